@@ -1,0 +1,250 @@
+"""`Target`: a space, an energy on it, and whatever is known exactly about the distribution p(x) ∝ exp(−E(x)).
+
+Built-in targets subclass `Target` and fill in what they know through the private hooks at its end (`_log_z`,
+`_exact_sample`, `_partial_energy`); public methods count calls, check shapes and cache.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from egm.spaces import Space, State
+
+ReferenceKind = Literal["exact", "mcmc"]
+
+
+class EnergyError(ValueError):
+    """An energy returned something that is not an energy."""
+
+
+class Target:
+    """The distribution p(x) ∝ exp(−energy(x)) on a space.
+
+    Args:
+        space: the variables.
+        energy: called with one keyword argument for each variable, any number of leading batch dimensions; returns a
+            float tensor of the batch's shape. +inf means zero density.
+
+    `energy_calls` counts the states handed to the energy (and to `partial_energy`), `score_calls` those whose gradient
+    was taken as well.
+
+    >>> import egm
+    >>> target = egm.Target(egm.Space(x=egm.Real(2)), lambda x: 0.5 * x.square().sum(-1))
+    >>> target.energy(x=torch.zeros(7, 2)).shape, target.energy_calls
+    (torch.Size([7]), 7)
+    """
+
+    reference_kind: ReferenceKind | None = None
+    """How `exact_sample` draws: "exact", "mcmc" (a long diagnosed run), or None (it raises)."""
+
+    symmetries: tuple[str, ...] = ()
+    """Symmetries of the energy that a network may build in; they are recorded with every result."""
+
+    def __init__(self, space: Space, energy: Callable[..., Tensor], *, name: str | None = None) -> None:
+        if not isinstance(space, Space):
+            raise TypeError(f"space must be an egm.Space, for example egm.Space(x=egm.Real(2)); got {space!r}")
+        if not callable(energy):
+            raise TypeError(f"energy must be a function of the variables {list(space)}, got {type(energy).__name__}")
+        self.space = space
+        self.energy_calls = 0
+        self.score_calls = 0
+        self._energy = energy
+        self._name = name or f"Target({getattr(energy, '__name__', type(energy).__name__)})"
+
+    @staticmethod
+    def from_log_prob(space: Space, log_prob: Callable[..., Tensor]) -> Target:
+        """The same from a log-density (the other sign), normalised or not."""
+
+        def energy(**state: Tensor) -> Tensor:
+            return -log_prob(**state)
+
+        return Target(space, energy, name=f"Target({getattr(log_prob, '__name__', type(log_prob).__name__)})")
+
+    def __repr__(self) -> str:
+        return self._name
+
+    # ------------------------------------------------------------------ energies
+
+    def energy(self, **state: Tensor) -> Tensor:
+        """E(x), shape [...]; every state counts as one call."""
+        batch = self.space.batch_shape(state)
+        self.energy_calls += batch.numel()
+        return self._energy(**state)
+
+    def partial_energy(self, **state: Tensor) -> Tensor:
+        """The terms of E that are determined by the revealed sites of a masked state, shape [...]; counted as calls."""
+        if not self.has_partial_energy:
+            raise NotImplementedError(f"{self!r} has no partial energy; only lattice models offer one")
+        batch = self.space.batch_shape(state)
+        self.energy_calls += batch.numel()
+        return self._partial_energy(**state)
+
+    @property
+    def has_partial_energy(self) -> bool:
+        """Whether `partial_energy` is defined."""
+        return type(self)._partial_energy is not Target._partial_energy
+
+    def latent_energy(self, latent: State) -> Tensor:
+        """−log density in latent coordinates: E(x(z)) − log |∂x/∂z|."""
+        return self.energy(**self.space.from_latent(latent)) - self.space.log_det(latent)
+
+    def latent_energy_and_gradient(self, latent: State) -> tuple[Tensor, State]:
+        """`latent_energy` and its gradient with respect to every real variable (projected where centred)."""
+        names = list(self.space.real)
+        with torch.enable_grad():
+            leaves = {name: latent[name].detach().requires_grad_() for name in names}
+            energy = self.latent_energy({**latent, **leaves})
+            gradients = torch.autograd.grad(energy.sum(), list(leaves.values()))
+        self.score_calls += energy.numel()
+        projected = {n: self.space.real[n].project(g) for n, g in zip(names, gradients, strict=True)}
+        return energy.detach(), projected
+
+    # ------------------------------------------------------------------ what is known exactly
+
+    @cached_property
+    def log_z(self) -> float | None:
+        """Log ∫ exp(−E(x)) dx, or None where it is unknown."""
+        return self._log_z()
+
+    def exact_sample(self, n: int, seed: int = 0, *, device: torch.device | str = "cpu") -> State:
+        """N independent draws of the target; see `reference_kind` for how exact they are."""
+        if self.reference_kind is None:
+            raise NotImplementedError(
+                f"{self!r} has no exact sampler (reference_kind is None); compare with a long MCMC run from egm.mcmc"
+            )
+        if n < 1:
+            raise ValueError(f"n must be at least 1, got {n}")
+        return {name: value.to(device) for name, value in self._exact_sample(n, seed).items()}
+
+    def observables(self, **state: Tensor) -> dict[str, Tensor]:
+        """Named summaries of a state, each [...] or [..., k]; by default the variables themselves, flattened."""
+        batch = self.space.batch_shape(state)
+        return {name: value.reshape(*batch, -1).to(torch.get_default_dtype()) for name, value in state.items()}
+
+    # ------------------------------------------------------------------ checking a user's energy
+
+    def check(self, device: torch.device | str = "cpu", *, seed: int = 0, dtype: torch.dtype | None = None) -> None:
+        """Call the energy on draws of the reference law and raise `EnergyError` if it misbehaves.
+
+        Checked: the result is a floating-point tensor of the batch's shape on the right device, is the same when asked
+        twice, treats every batch element by itself under any leading shape, and is neither NaN nor −inf (nor +inf on
+        every draw). The calls made are counted.
+        """
+        generator = torch.Generator(device).manual_seed(seed)
+        state = self.space.reference_sample(24, generator=generator, device=device, dtype=dtype)
+        energy = self._checked_call(state, (24,))
+        if not torch.equal(energy, self._checked_call(state, (24,))):
+            raise EnergyError("the energy gave two different answers for the same states; it must be deterministic")
+        # Agreement to a hundred roundings of the energy's own dtype: batch sizes may change the order of summation.
+        tolerance = 100 * torch.finfo(energy.dtype).eps
+        for shape in ((1,), (2, 3, 4), ()):
+            part = {name: x[:1] if shape in ((1,), ()) else x for name, x in state.items()}
+            part = {name: x.reshape(*shape, *x.shape[1:]) for name, x in part.items()}
+            again = self._checked_call(part, shape).flatten()
+            expected = energy[: len(again)]
+            close = torch.isclose(again, expected, rtol=tolerance, atol=tolerance) | (again == expected)
+            if not bool(close.all()):
+                raise EnergyError(
+                    f"the energy of a state changes with the batch around it (leading shape {shape} against (24,));"
+                    " reduce over the last axes only, for example x.square().sum(-1)"
+                )
+        raise_on_bad_energy(energy, state)
+
+    def _checked_call(self, state: State, shape: tuple[int, ...]) -> Tensor:
+        try:
+            energy = self.energy(**state)
+        except TypeError as error:
+            if "argument" not in str(error):
+                raise
+            raise EnergyError(
+                f"the energy must take exactly the variables {list(self.space)} as keyword arguments: {error}"
+            ) from error
+        if not isinstance(energy, Tensor) or not energy.is_floating_point():
+            kind = energy.dtype if isinstance(energy, Tensor) else type(energy).__name__
+            raise EnergyError(f"the energy must return a floating-point torch.Tensor, got {kind}")
+        if tuple(energy.shape) != shape:
+            raise EnergyError(
+                f"for states with leading batch shape {shape} the energy must return shape {shape}, got"
+                f" {tuple(energy.shape)}; sum over the variables' own axes only"
+            )
+        device = next(iter(state.values())).device
+        if energy.device != device:
+            raise EnergyError(
+                f"the states are on {device}, but the energy came back on {energy.device}; create constants on the"
+                " device of the state, for example with torch.tensor(..., device=x.device)"
+            )
+        return energy.detach()
+
+    # ------------------------------------------------------------------ hooks for built-in targets
+
+    def _log_z(self) -> float | None:
+        return None
+
+    def _exact_sample(self, n: int, seed: int) -> State:
+        raise NotImplementedError
+
+    def _partial_energy(self, **state: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+def raise_on_bad_energy(energy: Tensor, state: State) -> None:
+    """Raise `EnergyError`, showing the state, on NaN or −inf, or if every energy is +inf (which alone is legal)."""
+    bad = torch.isnan(energy) | (energy == -torch.inf)
+    if bool(bad.any()):
+        index = tuple(int(i) for i in bad.nonzero()[0])
+        shown = ", ".join(f"{name}={value[index].tolist()}" for name, value in state.items())
+        raise EnergyError(
+            f"the energy is {float(energy[index])} at the state {shown}; only finite values and +inf are legal"
+        )
+    if energy.numel() and bool((energy == torch.inf).all()):
+        shown = ", ".join(f"{name}={value.flatten(0, energy.ndim - 1)[0].tolist()}" for name, value in state.items())
+        raise EnergyError(
+            f"the energy is +inf (zero density) on every one of {energy.numel()} draws, for example at {shown};"
+            " set loc and scale of the Real variables so that the reference law reaches the support"
+        )
+
+
+class Constants:
+    """Named arrays that follow a tensor to its device and dtype, copied there once.
+
+    >>> Constants(W=[[1.0, 2.0]]).like(torch.zeros(1, dtype=torch.float64)).W.dtype
+    torch.float64
+    """
+
+    def __init__(self, **values: object) -> None:
+        self._values = {name: torch.as_tensor(value) for name, value in values.items()}
+        self._copies: dict[tuple[torch.dtype, torch.device], SimpleNamespace] = {}
+
+    def like(self, x: Tensor) -> SimpleNamespace:
+        """The arrays on x's device; floating-point ones in x's dtype (the default one if x holds symbols)."""
+        dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
+        key = (dtype, x.device)
+        if key not in self._copies:
+            self._copies[key] = SimpleNamespace(
+                **{
+                    name: value.to(device=x.device, dtype=dtype if value.is_floating_point() else value.dtype)
+                    for name, value in self._values.items()
+                }
+            )
+        return self._copies[key]
+
+
+def describe(target: Target, **arguments: object) -> str:
+    """How a built-in target prints: its class and those arguments that differ from their defaults."""
+    parameters = inspect.signature(type(target).__init__).parameters
+    shown = [f"{k}={v!r}" for k, v in arguments.items() if parameters[k].default != v]
+    return f"{type(target).__name__}({', '.join(shown)})"
+
+
+def require_positive(**values: float) -> None:
+    """Raise `ValueError` naming the first argument that is not a positive finite number."""
+    for name, value in values.items():
+        if not (value > 0 and value != float("inf")):
+            raise ValueError(f"{name} must be positive and finite, got {value}")
