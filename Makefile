@@ -21,7 +21,7 @@ types: .venv/.installed
 	$(BIN)/basedpyright
 
 pytest: .venv/.installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto
 
 format: .venv/.installed
 	$(BIN)/ruff check --fix .

@@ -124,7 +124,7 @@ class Real:
         device: torch.device | str | None = None,
     ) -> Tensor:
         """Standard Gaussian latents (on the centred subspace if the variable is centred)."""
-        return self.project(torch.randn(*batch, *self.latent_shape, generator=generator, dtype=dtype, device=device))
+        return self.project(torch.randn((*batch, *self.latent_shape), generator=generator, dtype=dtype, device=device))
 
     def gaussian_log_prob(self, residual: Tensor, variance: Tensor | float) -> Tensor:
         """Log N(residual; 0, variance·I) in the variable's d degrees of freedom; `variance` has the batch's shape."""

@@ -1,0 +1,204 @@
+"""Reference draws: long MCMC runs that carry their seed and diagnostics, cached on disk outside the repository.
+
+The cache directory is $EGM_CACHE_DIR if set, else egm/references under $XDG_CACHE_HOME or ~/.cache. One `.npz` file a
+reference holds plain arrays and the diagnostics as a JSON string; nothing in it is executed on loading.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import tempfile
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from egm.mcmc.base import Kernel, SupportsEnergy
+from egm.mcmc.diagnostics import scalars, summarise
+from egm.mcmc.run import run
+from egm.spaces import State
+
+R_HAT_LIMIT = 1.05
+FORMAT_VERSION = 1
+QUANTILES = 201
+
+
+class ConvergenceError(RuntimeError):
+    """A run did not converge well enough to serve as a reference."""
+
+
+@dataclass(frozen=True)
+class ReferencePlan:
+    """How a reference is made; see `egm.mcmc.run` for the meaning of the numbers."""
+
+    kernel: Kernel
+    chains: int
+    warmup: int
+    steps: int
+    thin: int = 1
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A pool of draws with their diagnostics.
+
+    Attributes:
+        state: the draws, [n, ...] on the CPU.
+        diagnostics: how they were made (method, seed, chains, warmup, steps, thin, acceptance, energy_calls,
+            score_calls, seconds, torch, report), and under "observables" the mean, sd, stderr, r_hat and ess of each.
+        observables: the energy and every scalar observable of the draws, float64 [n] each.
+    """
+
+    state: State
+    diagnostics: dict[str, Any]
+    observables: dict[str, Tensor] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.state.values())))
+
+    def draw(self, n: int, seed: int = 0) -> State:
+        """N different draws of the pool, in random order; [n, ...] for each variable."""
+        if not 1 <= n <= len(self):
+            raise ValueError(
+                f"n must lie between 1 and the {len(self)} draws of this reference pool, got {n}; make a larger one"
+                " (more chains or steps in its ReferencePlan)"
+            )
+        index = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))[:n]
+        return {name: value[index] for name, value in self.state.items()}
+
+
+def make_reference(
+    target: SupportsEnergy, plan: ReferencePlan, *, device: torch.device | str = "cpu", progress: bool = False
+) -> Reference:
+    """Run the plan and keep its draws; raises `ConvergenceError` if any observable has R-hat above 1.05."""
+    chains = run(
+        target,
+        plan.kernel,
+        chains=plan.chains,
+        warmup=plan.warmup,
+        steps=plan.steps,
+        thin=plan.thin,
+        seed=plan.seed,
+        device=device,
+        progress=progress,
+    )
+    values = scalars(target, chains)
+    observables = {name: summarise(x) for name, x in values.items()}
+    worst = max(observables, key=lambda name: observables[name]["r_hat"])
+    if not observables[worst]["r_hat"] <= R_HAT_LIMIT:
+        raise ConvergenceError(
+            f"the chains disagree on '{worst}' of {target!r}: R-hat {observables[worst]['r_hat']:.3f} is above"
+            f" {R_HAT_LIMIT}; use more steps (warmup={plan.warmup}, steps={plan.steps}, thin={plan.thin} were too few)"
+            " or a kernel that mixes better, for example ParallelTempering"
+        )
+    diagnostics: dict[str, Any] = {
+        "method": repr(plan.kernel),
+        "seed": plan.seed,
+        "chains": plan.chains,
+        "warmup": plan.warmup,
+        "steps": plan.steps,
+        "thin": plan.thin,
+        "acceptance": chains.acceptance,
+        "energy_calls": chains.energy_calls,
+        "score_calls": chains.score_calls,
+        "seconds": chains.seconds,
+        "torch": torch.__version__,
+        "report": chains.report,
+        "observables": observables,
+    }
+    pool = {name: value.flatten(0, 1).cpu() for name, value in chains.state.items()}
+    kept = {name: torch.from_numpy(x.reshape(-1)) for name, x in values.items() if not name.endswith("]")}
+    return Reference(state=pool, diagnostics=diagnostics, observables=kept)
+
+
+def summary(reference: Reference) -> dict[str, Any]:
+    """A small JSON-able account: the diagnostics, and moments and quantiles of the energy and scalar observables."""
+    levels = np.linspace(0, 1, QUANTILES)
+    described: dict[str, Any] = {}
+    for name, values in reference.observables.items():
+        quantiles = np.quantile(values.numpy(), levels)
+        described[name] = {**reference.diagnostics["observables"][name], "quantiles": quantiles.tolist()}
+    return {
+        **{key: value for key, value in reference.diagnostics.items() if key != "observables"},
+        "n": len(reference),
+        "observables": described,
+    }
+
+
+def cache_directory() -> Path:
+    """Where references are kept."""
+    if chosen := os.environ.get("EGM_CACHE_DIR"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "egm" / "references"
+
+
+def cache_path(name: str) -> Path:
+    """The file of the reference called `name`."""
+    slug = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")[:60]
+    digest = hashlib.sha256(f"{FORMAT_VERSION}\n{name}".encode()).hexdigest()[:12]
+    return cache_directory() / f"{slug}-{digest}.npz"
+
+
+def load_or_make(name: str, make: Callable[[], Reference]) -> Reference:
+    """The cached reference called `name`, or else the one `make` returns, which is then cached.
+
+    Everything the reference depends on belongs in `name`: the target with its parameters, and the plan.
+    A file that cannot be read is made again, with a warning; so is a directory that cannot be written to.
+    """
+    path = cache_path(name)
+    if path.exists():
+        try:
+            return _load(path)
+        except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+            warnings.warn(f"the cached reference {path} cannot be read ({error!r}) and is made again", stacklevel=2)
+    reference = make()
+    try:
+        _save(reference, path)
+    except OSError as error:
+        warnings.warn(
+            f"the reference could not be cached ({error!r}); set EGM_CACHE_DIR to a directory that can be written to",
+            stacklevel=2,
+        )
+    return reference
+
+
+def _save(reference: Reference, path: Path) -> None:
+    """Write to a temporary file beside `path` and rename it, so that no reader ever sees half a file."""
+    arrays: dict[str, Any] = {f"state/{name}": value.numpy() for name, value in reference.state.items()}
+    arrays |= {f"observables/{name}": value.numpy() for name, value in reference.observables.items()}
+    arrays["diagnostics"] = np.array(json.dumps(reference.diagnostics, allow_nan=False))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.stem, suffix=".tmp", delete=False) as file:
+        try:
+            np.savez(file, **arrays)
+            file.close()
+            Path(file.name).replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(file.name).unlink()
+            raise
+
+
+def _load(path: Path) -> Reference:
+    with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+        parts: dict[str, State] = {"state": {}, "observables": {}}
+        for key in file.files:
+            group, _, name = key.partition("/")
+            if group in parts:
+                parts[group][name] = torch.from_numpy(file[key])
+        diagnostics = json.loads(str(file["diagnostics"]))
+    if not parts["state"]:
+        raise ValueError("it holds no draws")
+    return Reference(diagnostics=diagnostics, **parts)

@@ -1,0 +1,87 @@
+"""What a path is: for one variable, backward kernels p_{t|r}(x_t | x_r) for 0 ≤ t < r ≤ 1 that compose,
+
+    p_{t|q}(x_t | x_q) = ∫ p_{t|r}(x_t | x_r) p_{r|q}(x_r | x_q) dx_r        (Chapman–Kolmogorov),
+
+together with the proposal q_{r|t}(x_r | x_t) = p_{t|r}(x_t | x_r) / Z_{r|t}(x_t) that importance sampling draws from.
+
+Time runs from 0 (prior) to 1 (target). Paths act on latent coordinates (`egm.variables`); t and r are numbers, or
+tensors that broadcast to the batch shape of the states. Results are undefined outside 0 ≤ t < r ≤ 1.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+from egm.variables import Categorical, Real
+
+Time: TypeAlias = float | Tensor
+V = TypeVar("V", Real, Categorical)
+
+
+class Path(ABC, Generic[V]):
+    """Backward kernels of one variable."""
+
+    variable: V
+
+    @abstractmethod
+    def sample(self, x_r: Tensor, t: Time, r: Time = 1.0, *, generator: torch.Generator | None = None) -> Tensor:
+        """Draw x_t ~ p_{t|r}(· | x_r)."""
+
+    @abstractmethod
+    def log_prob(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        """Log p_{t|r}(x_t | x_r), shape [...]."""
+
+    @abstractmethod
+    def propose(
+        self, x_t: Tensor, t: Time, r: Time = 1.0, *, count: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draw `count` proposals x_r ~ q_{r|t}(· | x_t); they come first: [count, ..., *latent_shape]."""
+
+    @abstractmethod
+    def log_normaliser(self, x_t: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        """Log Z_{r|t}(x_t) = log ∫ p_{t|r}(x_t | x_r) dx_r, shape [...]."""
+
+    @abstractmethod
+    def prior_sample(
+        self,
+        batch: Sequence[int],
+        t: float = 0.0,
+        *,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Tensor:
+        """Draw from ∫ p_{t|1}(· | x_1) p_ref(x_1) dx_1, the law a simulation that begins at t starts from."""
+
+    @abstractmethod
+    def prior_log_prob(self, x_t: Tensor, t: float = 0.0) -> Tensor:
+        """Log-density of `prior_sample`, shape [...]."""
+
+    def batch_shape(self, x: Tensor) -> torch.Size:
+        """Leading shape of a value of this path's variable."""
+        return x.shape[: x.ndim - len(self.variable.latent_shape)]
+
+    def over_sites(self, t: Time, x: Tensor, like: Time | None = None) -> Tensor:
+        """t as a float tensor on x's device that broadcasts against x: one trailing axis for each axis of a value.
+
+        Its dtype is that of x, or where x holds symbols that of t or of the other time `like`, whichever is a tensor.
+        """
+        dtypes = [value.dtype for value in (x, t, like) if isinstance(value, Tensor) and value.is_floating_point()]
+        dtype = dtypes[0] if dtypes else torch.get_default_dtype()
+        # torch.full fills on the device, where torch.tensor would copy from the host
+        t = t.to(dtype) if isinstance(t, Tensor) else torch.full((), t, dtype=dtype, device=x.device)
+        return t.reshape((*t.shape, *(1,) * len(self.variable.latent_shape)))
+
+    def times(self, t: Time, r: Time, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Both times as `over_sites` gives them, in one dtype."""
+        return self.over_sites(t, x, r), self.over_sites(r, x, t)
+
+    def over_batch(self, t: Time, x: Tensor) -> Tensor:
+        """t as a float tensor that broadcasts against the batch of x."""
+        t = self.over_sites(t, x)
+        return t.reshape(t.shape[: t.ndim - len(self.variable.latent_shape)])

@@ -1,0 +1,205 @@
+"""Discrete paths with a schedule κ, site by site. With ρ = κ_t/κ_r and N symbols at a site:
+
+    Masked    p_{t|r} = ρ δ_{x_r} + (1−ρ) δ_M
+              rate κ̇_t/(κ_r−κ_t) (δ_{x_r}(y) − δ_{x_t}(y))
+              proposal: a revealed site stays, Z = ρ; a masked one takes weight 1−ρ for each symbol and 1 for M,
+              Z = 1 + N(1−ρ); at r = 1, where no site is masked, uniform symbols, Z = N(1−κ_t)
+    Uniform   p_{t|r} = ρ δ_{x_r} + (1−ρ)/N,   proposal the same kernel, Z = 1
+              rate by time reversal, y ≠ x:  κ̇_t/(N κ_t) · p_{t|r}(y | x_r) / p_{t|r}(x | x_r)
+
+Rates and bridges are linear in the law of the end point, so both take a *table* of probabilities over symbols: one-hot
+for a known end point, p(x_1 | x_t) (the denoiser) for the marginal.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from egm.paths.base import Path, Time
+from egm.paths.schedules import Polynomial, Schedule
+from egm.variables import Categorical
+
+
+class DiscretePath(Path[Categorical]):
+    """Symbols under a schedule κ."""
+
+    def __init__(self, variable: Categorical, *, schedule: Schedule | None = None) -> None:
+        if not isinstance(variable, Categorical):
+            raise TypeError(
+                f"{type(self).__name__} acts on Categorical variables, got {variable!r}; use CondOT, VE or VP"
+            )
+        self.variable = variable
+        self.schedule: Schedule = schedule or Polynomial()
+
+    def kappa(self, t: Tensor) -> Tensor:
+        """κ_t, exactly one at t = 1: rounding must not leave a masked site behind."""
+        return torch.where(t >= 1, 1.0, self.schedule(t))
+
+    @property
+    @abstractmethod
+    def alphabet(self) -> int:
+        """Number of symbols a running path may hold: n, plus one for the mask."""
+
+    @abstractmethod
+    def rates(self, x_t: Tensor, table: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        """Rates of jumping from x_t to each data symbol y, [..., *shape, n], zero at y = x_t.
+
+        `table` [..., *shape, ≥ n] holds the probabilities of x_r given x_t; entries past the data symbols are ignored.
+        """
+
+    @abstractmethod
+    def bridge(self, x_t: Tensor, table: Tensor, t: Time, r: Time) -> Tensor:
+        """Σ_z table(z) p_{r|1,t}(x_r | z, x_t) for every symbol x_r: [..., *shape, alphabet], summing to one."""
+
+    def one_hot(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """The table of a known end point, [..., *shape, alphabet]."""
+        return one_hot(x, self.alphabet).to(dtype or torch.get_default_dtype())
+
+    def keep(self, t: Tensor, r: Tensor) -> Tensor:
+        """ρ = κ_t/κ_r, the probability that a site keeps its symbol going back from r to t."""
+        return self.kappa(t) / self.kappa(r)
+
+    def sum_sites(self, values: Tensor) -> Tensor:
+        """Sum over the axes of one value, leaving [...]."""
+        return values.flatten(values.ndim - len(self.variable.shape)).sum(-1) if self.variable.shape else values
+
+    def _uniform(self, batch: Sequence[int], x: Tensor, generator: torch.Generator | None) -> Tensor:
+        return self.variable.uniform(batch, generator=generator, device=x.device)
+
+
+class Masked(DiscretePath):
+    """Symbols hidden behind a mask symbol M, revealed once."""
+
+    @property
+    def alphabet(self) -> int:
+        return self.variable.size + 1
+
+    def sample(self, x_r: Tensor, t: Time, r: Time = 1.0, *, generator: torch.Generator | None = None) -> Tensor:
+        rho = self.keep(*self.times(t, r, x_r))
+        u = torch.rand(x_r.shape, generator=generator, device=x_r.device, dtype=rho.dtype)
+        return torch.where(u < rho, x_r, self.variable.mask)
+
+    def log_prob(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        rho = self.keep(*self.times(t, r, x_t))
+        mask = self.variable.mask
+        same = torch.where(x_r == mask, 0.0, torch.log(rho))
+        changed = torch.where(x_t == mask, torch.log1p(-rho), -torch.inf)
+        return self.sum_sites(torch.where(x_t == x_r, same, changed))
+
+    def propose(
+        self, x_t: Tensor, t: Time, r: Time = 1.0, *, count: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        shape = (count, *x_t.shape)
+        symbols = self._uniform((count, *self.batch_shape(x_t)), x_t, generator)
+        mask_weight, total = self._proposal_weights(x_t, t, r)
+        u = torch.rand(shape, generator=generator, device=x_t.device, dtype=total.dtype)
+        proposed = torch.where(u * total < mask_weight, self.variable.mask, symbols)
+        return torch.where(x_t == self.variable.mask, proposed, x_t)
+
+    def log_normaliser(self, x_t: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        rho = self.keep(*self.times(t, r, x_t))
+        _, total = self._proposal_weights(x_t, t, r)
+        return self.sum_sites(torch.where(x_t == self.variable.mask, torch.log(total), torch.log(rho)))
+
+    def _proposal_weights(self, x_t: Tensor, t: Time, r: Time) -> tuple[Tensor, Tensor]:
+        """Weight of M and total weight at a masked site; at r = 1 the mask is no longer a state."""
+        t, r = self.times(t, r, x_t)
+        mask_weight = (r < 1).to(r.dtype)
+        return mask_weight, mask_weight + self.variable.counts(x_t) * (1 - self.keep(t, r))
+
+    def rates(self, x_t: Tensor, table: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        ts, rs = self.times(t, r, x_t)
+        speed = self.schedule.derivative(ts) / (self.kappa(rs) - self.kappa(ts))
+        return (speed * (x_t == self.variable.mask))[..., None] * table[..., : self.variable.size]
+
+    def bridge(self, x_t: Tensor, table: Tensor, t: Time, r: Time) -> Tensor:
+        kappa_t, kappa_r = map(self.kappa, self.times(t, r, x_t))
+        reveal = ((kappa_r - kappa_t) / (1 - kappa_t))[..., None]
+        symbols = reveal * table[..., : self.variable.size]
+        masked = torch.cat([symbols, 1 - symbols.sum(-1, keepdim=True)], dim=-1)
+        return torch.where((x_t == self.variable.mask)[..., None], masked, self.one_hot(x_t, table.dtype))
+
+    def prior_sample(
+        self,
+        batch: Sequence[int],
+        t: float = 0.0,
+        *,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Tensor:
+        return self.sample(self.variable.uniform(batch, generator=generator, device=device), t, generator=generator)
+
+    def prior_log_prob(self, x_t: Tensor, t: float = 0.0) -> Tensor:
+        kappa = self.kappa(self.over_sites(t, x_t))
+        revealed = torch.log(kappa / self.variable.counts(x_t))
+        return self.sum_sites(torch.where(x_t == self.variable.mask, torch.log1p(-kappa), revealed))
+
+
+class Uniform(DiscretePath):
+    """Symbols replaced by uniform ones."""
+
+    @property
+    def alphabet(self) -> int:
+        return self.variable.size
+
+    def sample(self, x_r: Tensor, t: Time, r: Time = 1.0, *, generator: torch.Generator | None = None) -> Tensor:
+        rho = self.keep(*self.times(t, r, x_r))
+        symbols = self._uniform(self.batch_shape(x_r), x_r, generator)
+        u = torch.rand(x_r.shape, generator=generator, device=x_r.device, dtype=rho.dtype)
+        return torch.where(u < rho, x_r, symbols)
+
+    def log_prob(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        rho = self.keep(*self.times(t, r, x_t))
+        elsewhere = (1 - rho) / self.variable.counts(x_t)
+        return self.sum_sites(torch.log(torch.where(x_t == x_r, rho + elsewhere, elsewhere)))
+
+    def propose(
+        self, x_t: Tensor, t: Time, r: Time = 1.0, *, count: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        # The kernel is symmetric, so proposing x_r given x_t is noising x_t.
+        return self.sample(x_t.expand(count, *x_t.shape), t, r, generator=generator)
+
+    def log_normaliser(self, x_t: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        return self.over_batch(t, x_t).new_zeros(self.batch_shape(x_t))
+
+    def _kernel(self, x_t: Tensor, rho: Tensor, dtype: torch.dtype) -> Tensor:
+        """p_{t|r}(x_t | z) for every symbol z, [..., *shape, n] (also for symbols that are illegal at the site)."""
+        elsewhere = ((1 - rho) / self.variable.counts(x_t))[..., None]
+        return rho[..., None] * self.one_hot(x_t, dtype) + elsewhere
+
+    def _mixture(self, v: Tensor, rho: Tensor) -> Tensor:
+        """Σ_z v(z) (ρ δ_z(y) + (1−ρ)/N) for every symbol y that is legal at its site."""
+        spread = ((1 - rho) / self.variable.counts(v))[..., None] * v.sum(-1, keepdim=True)
+        return (rho[..., None] * v + spread) * self.variable.legal(v)
+
+    def rates(self, x_t: Tensor, table: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        ts, rs = self.times(t, r, x_t)
+        rho = self.keep(ts, rs)
+        v = table / self._kernel(x_t, rho, table.dtype)
+        speed = self.schedule.derivative(ts) / (self.variable.counts(x_t) * self.kappa(ts))
+        return speed[..., None] * self._mixture(v, rho) * (1 - self.one_hot(x_t, table.dtype))
+
+    def bridge(self, x_t: Tensor, table: Tensor, t: Time, r: Time) -> Tensor:
+        ts, rs = self.times(t, r, x_t)
+        w = table / self._kernel(x_t, self.kappa(ts), table.dtype)
+        return self._kernel(x_t, self.keep(ts, rs), table.dtype) * self._mixture(w, self.kappa(rs))
+
+    def prior_sample(
+        self,
+        batch: Sequence[int],
+        t: float = 0.0,
+        *,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Tensor:
+        return self.variable.uniform(batch, generator=generator, device=device)
+
+    def prior_log_prob(self, x_t: Tensor, t: float = 0.0) -> Tensor:
+        return self.over_batch(t, x_t).new_full(self.batch_shape(x_t), -self.variable.log_volume)

@@ -1,0 +1,176 @@
+"""Gaussian paths x_t = α_t x_1 + σ_t ε. With a = α_t/α_r and s² = σ_t² − a² σ_r²:
+
+    p_{t|r}   = N(a x_r, s² I)
+    q_{r|t}   = N(x_t/a, (s/a)² I),      log Z_{r|t} = −d log a
+    u_{t|r}   = (α̇_t/α_r) x_r + ½ (d/dt log s²) (x_t − a x_r)
+    p_{r|1,t} = N(A x_t + B x_1, V I),   A = a σ_r²/σ_t²,  B = α_r s²/σ_t²,  V = σ_r² s²/σ_t²
+
+A schedule is given by four functions, in forms that do not cancel as t → r; since σ_1 = 0, σ_t² is s² at r = 1.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from egm.paths.base import Path, Time
+from egm.variables import Real
+
+
+class GaussianPath(Path[Real]):
+    """The Gaussian family; subclasses give the schedule."""
+
+    def __init__(self, variable: Real) -> None:
+        if not isinstance(variable, Real):
+            raise TypeError(f"{type(self).__name__} acts on Real variables, got {variable!r}; use Masked or Uniform")
+        self.variable = variable
+
+    @abstractmethod
+    def alpha(self, t: Tensor) -> Tensor:
+        """α_t, with α_1 = 1."""
+
+    @abstractmethod
+    def alpha_dot(self, t: Tensor) -> Tensor:
+        """dα_t/dt."""
+
+    @abstractmethod
+    def variance(self, t: Tensor, r: Tensor | float = 1.0) -> Tensor:
+        """s² of p_{t|r}; at r = 1 this is σ_t²."""
+
+    @abstractmethod
+    def log_variance_dot(self, t: Tensor, r: Tensor | float = 1.0) -> Tensor:
+        """d/dt log s²; at r = 1 this is 2 σ̇_t/σ_t."""
+
+    # ------------------------------------------------------------------ kernels
+
+    def sample(self, x_r: Tensor, t: Time, r: Time = 1.0, *, generator: torch.Generator | None = None) -> Tensor:
+        t, r = self.times(t, r, x_r)
+        return self.alpha(t) / self.alpha(r) * x_r + self.variance(t, r).sqrt() * self._noise_like(x_r, (), generator)
+
+    def log_prob(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        ts, rs = self.times(t, r, x_t)
+        residual = x_t - self.alpha(ts) / self.alpha(rs) * x_r
+        return self.variable.gaussian_log_prob(
+            residual, self.variance(self.over_batch(t, x_t), self.over_batch(r, x_t))
+        )
+
+    def propose(
+        self, x_t: Tensor, t: Time, r: Time = 1.0, *, count: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        t, r = self.times(t, r, x_t)
+        a = self.alpha(t) / self.alpha(r)
+        return x_t / a + self.variance(t, r).sqrt() / a * self._noise_like(x_t, (count,), generator)
+
+    def log_normaliser(self, x_t: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        a = self.alpha(self.over_batch(t, x_t)) / self.alpha(self.over_batch(r, x_t))
+        return (-self.variable.dimension * torch.log(a)).expand(self.batch_shape(x_t))
+
+    def prior_sample(
+        self,
+        batch: Sequence[int],
+        t: float = 0.0,
+        *,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> Tensor:
+        x = self.variable.noise(batch, generator=generator, dtype=dtype, device=device)
+        return x * self._prior_variance(self.over_sites(t, x)).sqrt()
+
+    def prior_log_prob(self, x_t: Tensor, t: float = 0.0) -> Tensor:
+        return self.variable.gaussian_log_prob(x_t, self._prior_variance(self.over_batch(t, x_t)))
+
+    def _prior_variance(self, t: Tensor) -> Tensor:
+        return self.alpha(t).square() + self.variance(t)
+
+    def _noise_like(self, x: Tensor, count: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        batch = (*count, *self.batch_shape(x))
+        return self.variable.noise(batch, generator=generator, dtype=x.dtype, device=x.device)
+
+    # ------------------------------------------------------------------ what processes are made of
+
+    def velocity(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        """u_{t|r}(x_t | x_r), affine in x_r: with E[x_r | x_t] in its place it is the marginal velocity."""
+        t, r = self.times(t, r, x_t)
+        a = self.alpha(t) / self.alpha(r)
+        return self.alpha_dot(t) / self.alpha(r) * x_r + 0.5 * self.log_variance_dot(t, r) * (x_t - a * x_r)
+
+    def score(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        """∇ log p_{t|r}(x_t | x_r), affine in x_r as well."""
+        t, r = self.times(t, r, x_t)
+        return (self.alpha(t) / self.alpha(r) * x_r - x_t) / self.variance(t, r)
+
+    def diffusion(self, t: Tensor) -> Tensor:
+        """g_t² = 2σ²(α̇/α − σ̇/σ), the diffusion whose time reversal has the kernels p_{t|r}; infinite where α_t = 0."""
+        return self.variance(t) * (2 * self.alpha_dot(t) / self.alpha(t) - self.log_variance_dot(t))
+
+    def bridge(self, x_t: Tensor, x_1: Tensor, t: Time, r: Time) -> tuple[Tensor, Tensor, Tensor]:
+        """p_{r|1,t}(x_r | x_1, x_t) = N(A x_t + B x_1, V I): its mean, V and B (the last two broadcast over sites)."""
+        t, r = self.times(t, r, x_t)
+        sigma2_t, sigma2_r, s2 = self.variance(t), self.variance(r), self.variance(t, r)
+        a_x = self.alpha(t) / self.alpha(r) * sigma2_r / sigma2_t
+        b_x = self.alpha(r) * s2 / sigma2_t
+        return a_x * x_t + b_x * x_1, sigma2_r * s2 / sigma2_t, b_x
+
+
+class CondOT(GaussianPath):
+    """Conditional optimal transport: α_t = t, σ_t = 1 − t."""
+
+    def alpha(self, t: Tensor) -> Tensor:
+        return t
+
+    def alpha_dot(self, t: Tensor) -> Tensor:
+        return torch.ones_like(t)
+
+    def variance(self, t: Tensor, r: Tensor | float = 1.0) -> Tensor:
+        return (r - t) * (r + t - 2 * t * r) / r**2
+
+    def log_variance_dot(self, t: Tensor, r: Tensor | float = 1.0) -> Tensor:
+        return (1 - 2 * r) / (r + t - 2 * t * r) - 1 / (r - t)
+
+
+class VE(GaussianPath):
+    """Variance exploding: α = 1, σ_t² = σ_min² ((σ_max/σ_min)^{2(1−t)} − 1), in units of the variable's scale."""
+
+    def __init__(self, variable: Real, *, sigma_min: float = 0.01, sigma_max: float = 2.0) -> None:
+        super().__init__(variable)
+        if not 0 < sigma_min < sigma_max:
+            raise ValueError(f"VE needs 0 < sigma_min < sigma_max, got sigma_min={sigma_min}, sigma_max={sigma_max}")
+        self.sigma_min, self.sigma_max = sigma_min, sigma_max
+        self._rate = 2 * math.log(sigma_max / sigma_min)  # d/dt log of the growing part
+
+    def alpha(self, t: Tensor) -> Tensor:
+        return torch.ones_like(t)
+
+    def alpha_dot(self, t: Tensor) -> Tensor:
+        return torch.zeros_like(t)
+
+    def variance(self, t: Tensor, r: Tensor | float = 1.0) -> Tensor:
+        r = torch.as_tensor(r, dtype=t.dtype, device=t.device)
+        return self.sigma_min**2 * torch.exp(self._rate * (1 - r)) * torch.expm1(self._rate * (r - t))
+
+    def log_variance_dot(self, t: Tensor, r: Tensor | float = 1.0) -> Tensor:
+        return self._rate / torch.expm1(-self._rate * (r - t))
+
+
+class VP(GaussianPath):
+    """Variance preserving: α_t = sin(πt/2), σ_t = cos(πt/2)."""
+
+    def alpha(self, t: Tensor) -> Tensor:
+        return torch.sin(math.pi / 2 * t)
+
+    def alpha_dot(self, t: Tensor) -> Tensor:
+        return math.pi / 2 * torch.cos(math.pi / 2 * t)
+
+    def variance(self, t: Tensor, r: Tensor | float = 1.0) -> Tensor:
+        r = torch.as_tensor(r, dtype=t.dtype, device=t.device)
+        half = math.pi / 2
+        return torch.sin(half * (r - t)) * torch.sin(half * (r + t)) / torch.sin(half * r).square()
+
+    def log_variance_dot(self, t: Tensor, r: Tensor | float = 1.0) -> Tensor:
+        half = math.pi / 2
+        return half * (1 / torch.tan(half * (r + t)) - 1 / torch.tan(half * (r - t)))

@@ -1,0 +1,50 @@
+"""Schedules κ_t of discrete paths: the share of sites that hold their final symbol; κ_0 = 0, κ_1 = 1, increasing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Schedule(Protocol):
+    """κ_t and its derivative."""
+
+    def __call__(self, t: Tensor) -> Tensor: ...
+
+    def derivative(self, t: Tensor) -> Tensor:
+        """dκ_t/dt."""
+        ...
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """κ_t = t^power; power = 1 is the linear schedule of the paper."""
+
+    power: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.power > 0:
+            raise ValueError(f"power must be positive, got {self.power}")
+
+    def __call__(self, t: Tensor) -> Tensor:
+        return t**self.power
+
+    def derivative(self, t: Tensor) -> Tensor:
+        """dκ_t/dt."""
+        return self.power * t ** (self.power - 1)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """κ_t = 1 − cos(πt/2): few symbols are revealed at first, most at the end."""
+
+    def __call__(self, t: Tensor) -> Tensor:
+        return 2 * torch.sin(math.pi / 4 * t).square()  # does not cancel at small t
+
+    def derivative(self, t: Tensor) -> Tensor:
+        """dκ_t/dt."""
+        return math.pi / 2 * torch.sin(math.pi / 2 * t)

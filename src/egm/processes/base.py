@@ -1,0 +1,130 @@
+"""What a process is: a Markov process that follows one variable's path, given by its generator. On real variables
+
+    L f(x) = drift·∇f(x) + ½ g² Δf(x) + Σ_i ∫ (f(x with x_i = y) − f(x)) k_i(y | x) dy,
+
+and on symbols L f(x) = Σ_i Σ_y rate_i(y | x) (f(x with x_i = y) − f(x)). Generators are linear in their parameters, so
+averaging the *conditional* generators F_{t|r} over the law of the end point x_r given x_t gives the *marginal* one.
+
+Flow, diffusion and discrete jump depend on the end point through the denoiser alone (E[x_1 | x_t] for reals,
+p(x_1 | x_t) for symbols), the continuous jump through its kernel; that is the `prediction` a network makes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from egm.paths.base import Time
+from egm.variables import Real
+
+G = TypeVar("G")
+
+
+@dataclass(frozen=True)
+class RealGenerator:
+    """Parameters of a generator on a real variable.
+
+    Attributes:
+        drift: [..., *shape].
+        diffusion: g², broadcasts over `drift`.
+        kernel: rates of jumping, coordinate by coordinate, into each bin, [..., *shape, bins]; None for no jumps.
+        edges: the bins' edges, [bins + 1]; a jump lands uniformly inside its bin.
+    """
+
+    drift: Tensor
+    diffusion: Tensor
+    kernel: Tensor | None = None
+    edges: Tensor | None = None
+
+    def __rmul__(self, weight: float) -> RealGenerator:
+        kernel = None if self.kernel is None else weight * self.kernel
+        return RealGenerator(weight * self.drift, weight * self.diffusion, kernel, self.edges)
+
+    def __add__(self, other: RealGenerator) -> RealGenerator:
+        if self.kernel is not None and other.kernel is not None:
+            raise ValueError("only one of the generators that are added may jump: each has bins of its own")
+        kernel, edges = (other.kernel, other.edges) if self.kernel is None else (self.kernel, self.edges)
+        return RealGenerator(self.drift + other.drift, self.diffusion + other.diffusion, kernel, edges)
+
+
+class Process(ABC, Generic[G]):
+    """A process on one path; G is the type of its generator (`RealGenerator`, or a tensor of rates)."""
+
+    @abstractmethod
+    def conditional(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> G:
+        """F_{t|r}: the generator at x_t of the path p_{t|r}(· | x_r) towards a known end point."""
+
+    @abstractmethod
+    def marginal(self, x_t: Tensor, prediction: Tensor, t: Time) -> G:
+        """F_t: the generator at x_t from a prediction (denoiser or kernel)."""
+
+    @abstractmethod
+    def step(
+        self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """One simulation step from t to r with the prediction held fixed."""
+
+    @abstractmethod
+    def divergence(self, estimate: G, prediction: G) -> Tensor:
+        """The Bregman divergence D(estimate, prediction) that trains the process, shape [...]."""
+
+
+class KernelProcess(Process[G]):
+    """A process whose step has a density K(x_r | x_t), so that simulated paths have exact weights."""
+
+    @abstractmethod
+    def log_step(self, x_r: Tensor, x_t: Tensor, prediction: Tensor, t: Time, r: Time) -> Tensor:
+        """log K(x_r | x_t) of `step`, shape [...]."""
+
+
+def euler_step(
+    parameters: RealGenerator,
+    x_t: Tensor,
+    h: Tensor | float,
+    variable: Real,
+    *,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """One Euler step of length h (broadcasting over x_t): drift, noise, then at most one jump a coordinate."""
+    batch = x_t.shape[: x_t.ndim - len(variable.latent_shape)]
+    noise = variable.noise(batch, generator=generator, dtype=x_t.dtype, device=x_t.device)
+    x = x_t + h * parameters.drift + (h * parameters.diffusion).sqrt() * noise
+    if parameters.kernel is None or parameters.edges is None:
+        return x
+    rate = parameters.kernel.sum(-1)
+    jumps, inside = torch.rand((2, *x.shape), generator=generator, dtype=x.dtype, device=x.device)
+    bin_ = sample_table(parameters.kernel, generator=generator)
+    lower, upper = parameters.edges[bin_], parameters.edges[bin_ + 1]
+    return torch.where(jumps < -torch.expm1(-h * rate), lower + inside * (upper - lower), x)
+
+
+def sample_table(table: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    """Draw an index from each (unnormalised) table [..., n] by inversion; entries of weight zero are never drawn."""
+    cumulative = table.cumsum(-1)
+    u = torch.rand(table.shape[:-1], generator=generator, dtype=table.dtype, device=table.device)
+    # clamp: a table that sums to zero (no jump can happen) still yields a legal index
+    return (cumulative <= (u * cumulative[..., -1])[..., None]).sum(-1).clamp(max=table.shape[-1] - 1)
+
+
+def generalised_kl(estimate: Tensor, prediction: Tensor, axes: int) -> Tensor:
+    """Σ a log(a/b) − a + b over the last `axes` axes, a = estimate ≥ 0, b = prediction ≥ 0 (zero at a = b = 0)."""
+    positive = estimate > 0
+    ratio = torch.where(positive, estimate, 1.0).log() - torch.where(positive, prediction, 1.0).log()
+    return _sum_last(estimate * ratio - estimate + prediction, axes)
+
+
+def real_divergence(estimate: RealGenerator, prediction: RealGenerator, variable: Real) -> Tensor:
+    """‖drift − drift‖², plus the generalised KL of the jump kernels where there are any, shape [...]."""
+    axes = len(variable.latent_shape)
+    total = _sum_last((estimate.drift - prediction.drift).square(), axes)
+    if estimate.kernel is None or prediction.kernel is None:
+        return total
+    return total + generalised_kl(estimate.kernel, prediction.kernel, axes + 1)
+
+
+def _sum_last(values: Tensor, axes: int) -> Tensor:
+    return values.flatten(values.ndim - axes).sum(-1) if axes else values

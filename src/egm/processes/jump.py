@@ -1,0 +1,90 @@
+"""Continuous jump: every coordinate of a Gaussian path jumps by itself. Towards a known x_1, with p = p_{t|1}(· | x_1),
+
+    rate λ(x) = [∂_t log p(x)]_−,   law J(y) = [∂_t p(y)]_+ / ∫ [∂_t p]_+,   kernel k(y | x) = λ(x) J(y).
+
+With u = (x − α x_1)/σ, a = α̇ x_1/σ and b = σ̇/σ < 0:  ∂_t log p = a u + b (u² − 1), which is positive between the roots
+u₋ = −1/u₊ of b u² + a u − b, and ∂_t p du has the antiderivative G(u) = −φ(u)(a + b u). So the mass of J in any bin is
+closed: differences of G at the bin's ends, clipped to [u₋, u₊].
+
+There is no consistent F_{t|r} with r < 1 for this process: averaging [·]_− and [·]_+ over x_r does not give back the
+positive parts at x_1, so the premise of the bootstrap theorem cannot hold.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from egm.paths.base import Time
+from egm.paths.gaussian import GaussianPath
+from egm.processes.base import Process, RealGenerator, euler_step, real_divergence
+
+
+class Jump(Process[RealGenerator]):
+    """Jumps along a Gaussian path; its prediction is the binned kernel E[k | x_t], [..., *shape, bins], ≥ 0.
+
+    Args:
+        path: a Gaussian path of a variable that is not centred (coordinates move one at a time).
+        bins: number of bins of each coordinate's kernel.
+        limit: bins cover [−limit, limit] in latent units, by default four standard deviations of the prior; what lies
+            beyond is counted in the outermost bins.
+    """
+
+    def __init__(self, path: GaussianPath, *, bins: int = 64, limit: float | None = None) -> None:
+        if path.variable.centered:
+            raise ValueError(
+                "the continuous jump moves one coordinate at a time and leaves the centred subspace;"
+                " use Flow or Diffusion for centered variables"
+            )
+        if bins < 2:
+            raise ValueError(f"bins must be at least 2, got {bins}")
+        if limit is None:
+            start = torch.zeros((), dtype=torch.float64)
+            limit = 4 * float((path.alpha(start).square() + path.variance(start)).sqrt())
+        self.path, self.bins, self.limit = path, bins, limit
+
+    def conditional(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> RealGenerator:
+        if not (isinstance(r, int | float) and r == 1):
+            raise ValueError(
+                "the continuous jump has no consistent conditional generator for r < 1, so it cannot be bootstrapped;"
+                " condition on r = 1 (method 'egm'), or use a Flow or Diffusion"
+            )
+        return self.marginal(x_t, self.kernel(x_t, x_r, t), t)
+
+    def marginal(self, x_t: Tensor, prediction: Tensor, t: Time) -> RealGenerator:
+        still = torch.zeros_like(self.path.over_sites(t, x_t))
+        return RealGenerator(torch.zeros_like(x_t), still, prediction, self.edges(x_t))
+
+    def edges(self, like: Tensor) -> Tensor:
+        """Edges of the bins, [bins + 1]."""
+        return torch.linspace(-self.limit, self.limit, self.bins + 1, dtype=like.dtype, device=like.device)
+
+    def kernel(self, x_t: Tensor, x_1: Tensor, t: Time) -> Tensor:
+        """λ(x_t) times the mass of J in each bin, [..., *shape, bins]."""
+        path, t = self.path, self.path.over_sites(t, x_t)
+        sigma, b = path.variance(t).sqrt(), 0.5 * path.log_variance_dot(t)
+        a = path.alpha_dot(t) * x_1 / sigma
+        mean = path.alpha(t) * x_1
+        u = (x_t - mean) / sigma
+        rate = (-(a * u + b * (u.square() - 1))).clamp(min=0)
+
+        far = (a.abs() + (a.square() + 4 * b.square()).sqrt()) / (-2 * b)  # the root of larger magnitude
+        low = torch.where(a > 0, -1 / far, -far)[..., None]
+        high = torch.where(a > 0, far, 1 / far)[..., None]
+        ends = (self.edges(x_t)[1:-1] - mean[..., None]) / sigma[..., None]
+        ends = torch.cat([low, ends.clamp(low, high), high], dim=-1)
+        density = torch.exp(-0.5 * ends.square()) / math.sqrt(2 * math.pi)
+        primitive = -density * (a[..., None] + b[..., None] * ends)
+        mass = primitive.diff(dim=-1)
+        return rate[..., None] * mass / (primitive[..., -1:] - primitive[..., :1])
+
+    def step(
+        self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        start, end = self.path.times(t, r, x_t)
+        return euler_step(self.marginal(x_t, prediction, t), x_t, end - start, self.path.variable, generator=generator)
+
+    def divergence(self, estimate: RealGenerator, prediction: RealGenerator) -> Tensor:
+        return real_divergence(estimate, prediction, self.path.variable)

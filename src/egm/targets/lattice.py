@@ -1,0 +1,144 @@
+"""What the lattice models share: L × L sites on a torus, symbols 0 .. q−1, variable s of shape [..., L, L].
+
+    E(s) = Σ_rc [ pair(s_rc, s_r,c+1) + pair(s_rc, s_r+1,c) + e(s_rc) ]      (indices modulo L)
+
+Every site owns the bond to its right and the one below, 2L² bonds in all (at L = 2 two neighbours share two bonds). The
+*partial* energy of a masked state keeps the terms whose sites are all revealed.
+
+Exact answers come from the transfer matrix where a row has few enough states, and from a product over sites where all
+couplings vanish; larger lattices are sampled by a Markov chain.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from egm.mcmc.gibbs import Gibbs
+from egm.mcmc.reference import ReferencePlan
+from egm.mcmc.swendsen_wang import SwendsenWang
+from egm.mcmc.tempering import ParallelTempering
+from egm.spaces import Categorical, Space, State
+from egm.targets.base import Target
+from egm.targets.transfer_matrix import TransferMatrix, fits
+
+
+class LatticeTarget(Target):
+    """Abstract base of the lattice models; their `__init__` computes its arguments.
+
+    Args:
+        size: number L of rows and columns.
+        states: number q of symbols.
+        site_energies: e, one number for each symbol.
+        spread: largest range of the vertical energies of one row; zero means that no site is coupled to another.
+        name: how the target prints.
+    """
+
+    def __init__(self, size: int, states: int, *, site_energies: Sequence[float], spread: float, name: str) -> None:
+        super().__init__(Space(s=Categorical(states, shape=(size, size))), self._full_energy, name=name)
+        self.size = size
+        self.states = states
+        self._site_energies = tuple(float(e) for e in site_energies)
+        self._coupled = spread > 0
+        self._fits = fits(states=states, size=size, spread=spread)
+        self.reference_kind = "exact" if self._fits or not self._coupled else "mcmc"
+
+    # ------------------------------------------------------------------ hooks
+
+    def _full_energy(self, s: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _pair_tables(self) -> tuple[Tensor, Tensor]:
+        """Energies of the bonds to the right and of those below, float64 [L, L, q, q] each."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ exact answers
+
+    @cached_property
+    def transfer_matrix(self) -> TransferMatrix:
+        """Exact answers for a lattice whose rows have few states; raises `ValueError` where they have too many."""
+        site = torch.tensor(self._site_energies, dtype=torch.float64).expand(self.size, self.size, self.states)
+        return TransferMatrix(*self._pair_tables(), site)
+
+    def _log_z(self) -> float | None:
+        if not self._coupled:
+            return self.size**2 * float(torch.logsumexp(-torch.tensor(self._site_energies, dtype=torch.float64), 0))
+        return self.transfer_matrix.log_z if self._fits else None
+
+    def _exact_sample(self, n: int, seed: int) -> State:
+        generator = torch.Generator().manual_seed(seed)
+        if not self._coupled:
+            weights = torch.softmax(-torch.tensor(self._site_energies, dtype=torch.float64), 0)
+            u = torch.rand(n, self.size, self.size, generator=generator, dtype=torch.float64)
+            return {"s": torch.bucketize(u, weights.cumsum(0)[:-1], right=True)}
+        if self._fits:
+            return {"s": self.transfer_matrix.sample(n, generator=generator)}
+        return super()._exact_sample(n, seed)
+
+    # ------------------------------------------------------------------ Markov chains for larger lattices
+
+    def _cluster_plan(self) -> ReferencePlan:
+        """Swendsen–Wang: its autocorrelation time is some ten steps at the critical point, less elsewhere."""
+        return ReferencePlan(SwendsenWang(self), chains=100, warmup=300, steps=200, thin=10)
+
+    def _tempering_plan(self, coupling: float) -> ReferencePlan:
+        """Gibbs scans at temperatures from the target's to one where couplings are weak.
+
+        The energy in units of the coupling has a standard deviation of about L near its most disordered point, so
+        steps of 1/L in the coupling let neighbouring replicas exchange often enough at any size.
+        """
+        hottest = min(0.5, 0.2 / coupling)
+        replicas = 2 + math.ceil(self.size * coupling * (1 - hottest))
+        ladder = torch.linspace(1.0, hottest, replicas, dtype=torch.float64).tolist()
+        kernel = ParallelTempering(Gibbs(self), inverse_temperatures=ladder)
+        return ReferencePlan(kernel, chains=50, warmup=500, steps=400, thin=10)
+
+
+def right(s: Tensor) -> Tensor:
+    """The neighbour to the right of every site, shape of s."""
+    return s.roll(-1, -1)
+
+
+def below(s: Tensor) -> Tensor:
+    """The neighbour below every site, shape of s."""
+    return s.roll(-1, -2)
+
+
+def to_spins(s: Tensor) -> Tensor:
+    """Spins −1, +1 of the symbols 0, 1, in the default dtype."""
+    return 2 * s.to(torch.get_default_dtype()) - 1
+
+
+def to_revealed_spins(s: Tensor) -> Tensor:
+    """As `to_spins`, with spin 0 for the mask symbol 2, so that every product with a masked spin vanishes."""
+    return to_spins(s) * (s != 2)
+
+
+def whole_number(name: str, value: int, *, least: int) -> int:
+    """The value as an int; raises with the argument's name if it is no whole number or below `least`."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, got {value!r}; pass an int") from None
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+    return number
+
+
+def finite(name: str, value: float) -> float:
+    """The value as a float; raises with the argument's name if it is NaN or infinite."""
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {value}")
+    return float(value)
+
+
+def inverse_temperature(beta: float, *, hint: str) -> float:
+    """Beta as a float; raises if it is negative (with `hint`, what to do instead) or not finite."""
+    if finite("beta", beta) < 0:
+        raise ValueError(f"beta is an inverse temperature and must be >= 0, got {beta}; {hint}")
+    return float(beta)
