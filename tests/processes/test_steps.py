@@ -171,13 +171,13 @@ def kernel_of(jump):
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [CondOT, lambda v: VE(v, sigma_min=0.1, sigma_max=2.0)], ids=["condot", "ve"])
 def test_jumps_and_mixtures_carry_the_marginals(make):
-    """KS distance to the exact p_t stays at the size of the Euler and bin errors; a process left half idle does not."""
+    """The KS distance to the exact p_t stays at the size of Euler and bin errors, but not if jumps are too rare."""
     path = make(Real(()))
     jump = Jump(path, bins=160)
     kernel = kernel_of(jump)
     assert mixture_path(jump, path, kernel, seed=0) < 0.03
-    lazy = lambda x, posterior, x_1, t: 0.5 * kernel(x, posterior, x_1, t)  # noqa: E731
-    assert mixture_path(jump, path, lazy, seed=0) > 0.06
+    lazy = lambda x, posterior, x_1, t: 0.1 * kernel(x, posterior, x_1, t)  # noqa: E731
+    assert mixture_path(jump, path, lazy, seed=0) > 0.1
 
     def denoised(x, posterior, x_1, t):
         return posterior @ x_1

@@ -31,7 +31,7 @@ from egm.spaces import State
 
 R_HAT_LIMIT = 1.05
 FORMAT_VERSION = 1
-QUANTILES = 201
+QUANTILES = 501
 
 
 class ConvergenceError(RuntimeError):
@@ -40,7 +40,10 @@ class ConvergenceError(RuntimeError):
 
 @dataclass(frozen=True)
 class ReferencePlan:
-    """How a reference is made; see `egm.mcmc.run` for the meaning of the numbers."""
+    """How a reference is made; see `egm.mcmc.run` for the meaning of the numbers.
+
+    `gpu_only` marks plans that take hours without one.
+    """
 
     kernel: Kernel
     chains: int
@@ -48,6 +51,8 @@ class ReferencePlan:
     steps: int
     thin: int = 1
     seed: int = 0
+    init: State | None = field(default=None, repr=False)
+    gpu_only: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ class Reference:
         return len(next(iter(self.state.values())))
 
     def draw(self, n: int, seed: int = 0) -> State:
-        """N different draws of the pool, in random order; [n, ...] for each variable."""
+        """n different draws of the pool, in random order; [n, ...] for each variable."""
         if not 1 <= n <= len(self):
             raise ValueError(
                 f"n must lie between 1 and the {len(self)} draws of this reference pool, got {n}; make a larger one"
@@ -83,6 +88,11 @@ def make_reference(
     target: SupportsEnergy, plan: ReferencePlan, *, device: torch.device | str = "cpu", progress: bool = False
 ) -> Reference:
     """Run the plan and keep its draws; raises `ConvergenceError` if any observable has R-hat above 1.05."""
+    if plan.gpu_only and torch.device(device).type == "cpu":
+        raise RuntimeError(
+            f"the reference of {target!r} takes hours without a GPU; make it on a machine with CUDA and copy the cache"
+            " (EGM_CACHE_DIR), or use target.reference_summary"
+        )
     chains = run(
         target,
         plan.kernel,
@@ -91,6 +101,7 @@ def make_reference(
         steps=plan.steps,
         thin=plan.thin,
         seed=plan.seed,
+        init=plan.init,
         device=device,
         progress=progress,
     )
@@ -129,7 +140,7 @@ def summary(reference: Reference) -> dict[str, Any]:
     described: dict[str, Any] = {}
     for name, values in reference.observables.items():
         quantiles = np.quantile(values.numpy(), levels)
-        described[name] = {**reference.diagnostics["observables"][name], "quantiles": quantiles.tolist()}
+        described[name] = {**reference.diagnostics["observables"][name], "quantiles": [float(f"{q:.7g}") for q in quantiles]}
     return {
         **{key: value for key, value in reference.diagnostics.items() if key != "observables"},
         "n": len(reference),
@@ -146,9 +157,17 @@ def cache_directory() -> Path:
 
 def cache_path(name: str) -> Path:
     """The file of the reference called `name`."""
-    slug = re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")[:60]
     digest = hashlib.sha256(f"{FORMAT_VERSION}\n{name}".encode()).hexdigest()[:12]
-    return cache_directory() / f"{slug}-{digest}.npz"
+    return cache_directory() / f"{slug(name)[:60]}-{digest}.npz"
+
+
+def slug(name: str) -> str:
+    """A name as part of a file name.
+
+    >>> slug("Ising(size=15, beta=0.28)")
+    'Ising-size-15-beta-0.28'
+    """
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")
 
 
 def load_or_make(name: str, make: Callable[[], Reference]) -> Reference:

@@ -1,20 +1,21 @@
 """`Target`: a space, an energy on it, and whatever is known exactly about the distribution p(x) ∝ exp(−E(x)).
 
 Built-in targets subclass `Target` and fill in what they know through the private hooks at its end (`_log_z`,
-`_exact_sample`, `_partial_energy`); public methods count calls, check shapes and cache.
+`_exact_sample` or `_reference_plan`, `_partial_energy`); public methods count calls, check shapes and cache.
 """
 
 from __future__ import annotations
 
-import inspect
+import json
 from collections.abc import Callable
 from functools import cached_property
-from types import SimpleNamespace
-from typing import Literal
+from importlib import resources
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from egm.mcmc.reference import Reference, ReferencePlan, load_or_make, make_reference, slug
 from egm.spaces import Space, State
 
 ReferenceKind = Literal["exact", "mcmc"]
@@ -123,6 +124,27 @@ class Target:
             raise ValueError(f"n must be at least 1, got {n}")
         return {name: value.to(device) for name, value in self._exact_sample(n, seed).items()}
 
+    @cached_property
+    def reference(self) -> Reference:
+        """The pool of MCMC draws behind `exact_sample` where `reference_kind` is "mcmc", with its diagnostics.
+
+        It is made when first asked for (seconds to minutes, progress on stderr) and cached on disk; its energy calls
+        are recorded with it and do not count as the target's.
+        """
+        plan = self._reference_plan()
+        counts = self.energy_calls, self.score_calls
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        try:
+            return load_or_make(f"{self!r} {plan!r}", lambda: make_reference(self, plan, device=device, progress=True))
+        finally:
+            self.energy_calls, self.score_calls = counts
+
+    @property
+    def reference_summary(self) -> dict[str, Any] | None:
+        """The committed account of a long reference run: moments and quantiles of energy and observables; or None."""
+        file = resources.files("egm.targets") / "summaries" / f"{slug(repr(self))}.json"
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
     def observables(self, **state: Tensor) -> dict[str, Tensor]:
         """Named summaries of a state, each [...] or [..., k]; by default the variables themselves, flattened."""
         batch = self.space.batch_shape(state)
@@ -188,7 +210,10 @@ class Target:
         return None
 
     def _exact_sample(self, n: int, seed: int) -> State:
-        raise NotImplementedError
+        return self.reference.draw(n, seed)
+
+    def _reference_plan(self) -> ReferencePlan:
+        raise NotImplementedError(f"{self!r} has no plan for an MCMC reference")
 
     def _partial_energy(self, **state: Tensor) -> Tensor:
         raise NotImplementedError
@@ -209,42 +234,3 @@ def raise_on_bad_energy(energy: Tensor, state: State) -> None:
             f"the energy is +inf (zero density) on every one of {energy.numel()} draws, for example at {shown};"
             " set loc and scale of the Real variables so that the reference law reaches the support"
         )
-
-
-class Constants:
-    """Named arrays that follow a tensor to its device and dtype, copied there once.
-
-    >>> Constants(W=[[1.0, 2.0]]).like(torch.zeros(1, dtype=torch.float64)).W.dtype
-    torch.float64
-    """
-
-    def __init__(self, **values: object) -> None:
-        self._values = {name: torch.as_tensor(value) for name, value in values.items()}
-        self._copies: dict[tuple[torch.dtype, torch.device], SimpleNamespace] = {}
-
-    def like(self, x: Tensor) -> SimpleNamespace:
-        """The arrays on x's device; floating-point ones in x's dtype (the default one if x holds symbols)."""
-        dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
-        key = (dtype, x.device)
-        if key not in self._copies:
-            self._copies[key] = SimpleNamespace(
-                **{
-                    name: value.to(device=x.device, dtype=dtype if value.is_floating_point() else value.dtype)
-                    for name, value in self._values.items()
-                }
-            )
-        return self._copies[key]
-
-
-def describe(target: Target, **arguments: object) -> str:
-    """How a built-in target prints: its class and those arguments that differ from their defaults."""
-    parameters = inspect.signature(type(target).__init__).parameters
-    shown = [f"{k}={v!r}" for k, v in arguments.items() if parameters[k].default != v]
-    return f"{type(target).__name__}({', '.join(shown)})"
-
-
-def require_positive(**values: float) -> None:
-    """Raise `ValueError` naming the first argument that is not a positive finite number."""
-    for name, value in values.items():
-        if not (value > 0 and value != float("inf")):
-            raise ValueError(f"{name} must be positive and finite, got {value}")

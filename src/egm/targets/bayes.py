@@ -34,7 +34,8 @@ from torch import Tensor
 from egm.mcmc import HMC, Alternate, Gibbs
 from egm.mcmc.reference import ReferencePlan
 from egm.spaces import Categorical, Real, Space, State
-from egm.targets.base import Constants, Target, describe, require_positive
+from egm.targets.base import Target
+from egm.targets.support import Constants, describe, require_positive, whole_number
 
 MAX_COEFFICIENTS = 14
 MAX_ASSIGNMENTS = 2**16
@@ -155,7 +156,8 @@ class GaussianMixturePosterior(Target):
 
     def __init__(self, y: object, k: int, *, noise: float = 1.0, prior_scale: float = 3.0) -> None:
         self._y = _data("y", y, axes=1)
-        require_positive(k=k, noise=noise, prior_scale=prior_scale)
+        require_positive(noise=noise, prior_scale=prior_scale)
+        k = whole_number("k", k, least=1)
         self.k, self.noise, self.prior_scale = k, float(noise), float(prior_scale)
         self._constants = Constants(y=self._y)
         n = len(self._y)

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from egm.spaces import Real, Space, State
-from egm.targets.base import Target, describe
+from egm.targets.base import Target
+from egm.targets.support import describe, whole_number
 
 VARIANCE = 9.0
 
@@ -35,9 +36,7 @@ class Funnel(Target):
     reference_kind = "exact"
 
     def __init__(self, dim: int = 10) -> None:
-        if dim < 2:
-            raise ValueError(f"dim must be at least 2 (x_0 and what it scales), got {dim}")
-        self.dim = dim
+        self.dim = dim = whole_number("dim", dim, least=2)
         scale = [math.sqrt(VARIANCE)] + [math.exp(VARIANCE / 4)] * (dim - 1)
         super().__init__(Space(x=Real(dim, scale=scale)), self._funnel_energy, name=describe(self, dim=dim))
 

@@ -24,12 +24,13 @@ import torch
 from torch import Tensor
 
 from egm.spaces import Categorical, Real, Space, State
-from egm.targets.base import Constants, Target, describe, require_positive
-from egm.targets.modes import Modes, nearest
+from egm.targets.base import Target
+from egm.targets.modes import Modes
+from egm.targets.support import Constants, describe, require_positive
 from egm.variables import Nested
 
 MAX_HIDDEN = 20
-NEGLIGIBLE_MASS = 1e-6
+NEGLIGIBLE_MASS = 1e-3
 
 
 @final
@@ -112,12 +113,12 @@ class GBRBM(Target):
 
     @cached_property
     def modes(self) -> Modes:
-        """The distinct means of v given h with their exact masses, those below 1e-6 left out."""
+        """The distinct means of v given h with their exact masses, those below 1e-3 left out."""
         _, means, log_mass = self._hidden_states
         centers, index = torch.unique(means.round(decimals=9), dim=0, return_inverse=True)
         masses = torch.zeros(len(centers), dtype=torch.float64).index_add_(0, index, log_mass.softmax(0))
         kept = masses >= NEGLIGIBLE_MASS
-        return Modes(centers[kept], masses[kept])
+        return Modes(centers[kept], masses[kept], radius=4 * self.sigma)
 
     def _log_z(self) -> float | None:
         return float(self._hidden_states[2].logsumexp(0)) if self.reference_kind else None
@@ -131,10 +132,10 @@ class GBRBM(Target):
         return {"v": v.to(torch.get_default_dtype()), "h": h[chosen]}
 
     def observables(self, **state: Tensor) -> dict[str, Tensor]:
-        """`mode`: index into `modes` of the nearest centre [...] (where exact); v [..., visible]; h [..., hidden]."""
+        """`mode`: index into `modes` [...], −1 for none (where exact); v [..., visible]; h [..., hidden]."""
         shown = super().observables(**state)
         if self.reference_kind:
-            shown["mode"] = nearest(state["v"], self.modes.centers.to(state["v"]))
+            shown["mode"] = self.modes.assign(state["v"])
         return shown
 
 

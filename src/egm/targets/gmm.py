@@ -9,14 +9,16 @@ as in the published benchmark.
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import final
 
 import torch
 from torch import Tensor
 
 from egm.spaces import Real, Space, State
-from egm.targets.base import Constants, Target
-from egm.targets.modes import Modes, nearest
+from egm.targets.base import Target
+from egm.targets.modes import Modes
+from egm.targets.support import Constants
 
 COMPONENTS = 40
 WIDTH = 80.0
@@ -44,10 +46,10 @@ class GMM40(Target):
         scale = math.sqrt(WIDTH**2 / 12 + STD**2)
         super().__init__(Space(x=Real(2, scale=scale)), self._mixture_energy, name="GMM40()")
 
-    @property
+    @cached_property
     def modes(self) -> Modes:
         """The means [40, 2] and their masses, all 1/40."""
-        return Modes(self.means.double(), torch.full((COMPONENTS,), 1 / COMPONENTS, dtype=torch.float64))
+        return Modes(self.means.double(), torch.full((COMPONENTS,), 1 / COMPONENTS, dtype=torch.float64), 4 * STD)
 
     def _mixture_energy(self, x: Tensor) -> Tensor:
         square = (x[..., None, :] - self._constants.like(x).means).square().sum(-1)
@@ -64,6 +66,5 @@ class GMM40(Target):
         return {"x": self.means.to(noise)[chosen] + STD * noise}
 
     def observables(self, **state: Tensor) -> dict[str, Tensor]:
-        """`mode`: index of the nearest mean [...]; x [..., 2]."""
-        x = state["x"]
-        return {**super().observables(**state), "mode": nearest(x, self._constants.like(x).means)}
+        """`mode`: index of the nearest mean within four standard deviations [...], −1 for none; x [..., 2]."""
+        return {**super().observables(**state), "mode": self.modes.assign(state["x"])}

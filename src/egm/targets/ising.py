@@ -23,17 +23,15 @@ import torch
 from torch import Tensor
 
 from egm.mcmc.reference import ReferencePlan
-from egm.targets.base import Constants, describe
 from egm.targets.lattice import (
     LatticeTarget,
     below,
-    finite,
     inverse_temperature,
     right,
     to_revealed_spins,
     to_spins,
-    whole_number,
 )
+from egm.targets.support import Constants, describe, finite, whole_number
 
 
 @final
@@ -95,7 +93,6 @@ class Ising(LatticeTarget):
         observed = {
             "magnetization": magnetization,
             "abs_magnetization": magnetization.abs(),
-            "energy_per_site": self._energy_of_spins(spins) / self.size**2,
         }
         if self.J < 0:
             observed["staggered_magnetization"] = (spins * self._constants.like(spins).checkerboard).mean((-2, -1))

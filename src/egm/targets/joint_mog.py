@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from egm.spaces import Categorical, Real, Space, State
-from egm.targets.base import Target, describe, require_positive
+from egm.targets.base import Target
+from egm.targets.support import describe, require_positive, whole_number
 
 
 @final
@@ -35,8 +36,8 @@ class JointMoG(Target):
     reference_kind = "exact"
 
     def __init__(self, dim: int = 10, *, sigma: float = 0.3) -> None:
-        require_positive(dim=dim, sigma=sigma)
-        self.dim = dim
+        require_positive(sigma=sigma)
+        self.dim = dim = whole_number("dim", dim, least=1)
         self.sigma = float(sigma)
         space = Space(x=Real(dim, scale=math.sqrt(1 + sigma**2)), b=Categorical(2, dim))
         super().__init__(space, self._joint_energy, name=describe(self, dim=dim, sigma=sigma))

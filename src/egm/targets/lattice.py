@@ -12,7 +12,6 @@ couplings vanish; larger lattices are sampled by a Markov chain.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -25,6 +24,7 @@ from egm.mcmc.swendsen_wang import SwendsenWang
 from egm.mcmc.tempering import ParallelTempering
 from egm.spaces import Categorical, Space, State
 from egm.targets.base import Target
+from egm.targets.support import finite
 from egm.targets.transfer_matrix import TransferMatrix, fits
 
 
@@ -117,24 +117,6 @@ def to_spins(s: Tensor) -> Tensor:
 def to_revealed_spins(s: Tensor) -> Tensor:
     """As `to_spins`, with spin 0 for the mask symbol 2, so that every product with a masked spin vanishes."""
     return to_spins(s) * (s != 2)
-
-
-def whole_number(name: str, value: int, *, least: int) -> int:
-    """The value as an int; raises with the argument's name if it is no whole number or below `least`."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be a whole number, got {value!r}; pass an int") from None
-    if number < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")
-    return number
-
-
-def finite(name: str, value: float) -> float:
-    """The value as a float; raises with the argument's name if it is NaN or infinite."""
-    if not math.isfinite(value):
-        raise ValueError(f"{name} must be a finite number, got {value}")
-    return float(value)
 
 
 def inverse_temperature(beta: float, *, hint: str) -> float:

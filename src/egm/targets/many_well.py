@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from egm.spaces import Real, Space, State
-from egm.targets.base import Target, describe, require_positive
+from egm.targets.base import Target
+from egm.targets.support import describe, whole_number
 
 LIMIT = 4.0
 INTERVALS = 2**18
@@ -40,7 +41,7 @@ class ManyWell(Target):
     reference_kind = "exact"
 
     def __init__(self, dim: int = 32) -> None:
-        require_positive(dim=dim)
+        dim = whole_number("dim", dim, least=2)
         if dim % 2:
             raise ValueError(f"dim must be even (pairs of a double well and a Gaussian), got {dim}; use {dim + 1}")
         self.dim = dim

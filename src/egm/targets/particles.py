@@ -26,7 +26,8 @@ from torch import Tensor
 from egm.mcmc import HMC, Alternate, Gibbs, ParallelTempering
 from egm.mcmc.reference import ReferencePlan
 from egm.spaces import Categorical, Real, Space, State
-from egm.targets.base import Constants, Target
+from egm.targets.base import Target
+from egm.targets.support import Constants
 
 SYMMETRIES = ("rotation", "reflection", "permutation")
 
@@ -168,7 +169,9 @@ class LJ55(_LennardJones):
 
     def _reference_plan(self) -> ReferencePlan:
         kernel = HMC(self, leapfrog_steps=20)
-        return ReferencePlan(kernel, chains=256, warmup=500, steps=200, thin=10, init=self.lattice_start(256))
+        return ReferencePlan(
+            kernel, chains=256, warmup=500, steps=200, thin=10, init=self.lattice_start(256), gpu_only=True
+        )
 
 
 def pair_distances(x: Tensor) -> Tensor:

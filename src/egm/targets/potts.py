@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from egm.mcmc.reference import ReferencePlan
-from egm.targets.base import describe
-from egm.targets.lattice import LatticeTarget, below, inverse_temperature, right, whole_number
+from egm.targets.lattice import LatticeTarget, below, inverse_temperature, right
+from egm.targets.support import describe, whole_number
 
 
 @final
@@ -70,7 +70,6 @@ class Potts(LatticeTarget):
         largest = counts.amax(0).to(torch.get_default_dtype()) / self.size**2
         return {
             "magnetization": (self.states * largest - 1) / (self.states - 1),
-            "energy_per_site": self._full_energy(s) / self.size**2,
         }
 
     def _pair_tables(self) -> tuple[Tensor, Tensor]:

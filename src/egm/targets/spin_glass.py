@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from egm.mcmc.reference import ReferencePlan
-from egm.targets.base import Constants, describe
 from egm.targets.lattice import (
     LatticeTarget,
     below,
@@ -22,8 +21,8 @@ from egm.targets.lattice import (
     right,
     to_revealed_spins,
     to_spins,
-    whole_number,
 )
+from egm.targets.support import Constants, describe, whole_number
 
 
 @final
@@ -79,7 +78,6 @@ class SpinGlass(LatticeTarget):
         share = sum(bonds.sum((-2, -1)) for bonds in satisfied) / (2 * self.size**2)
         return {
             "magnetization": spins.mean((-2, -1)),
-            "energy_per_site": self._full_energy(s) / self.size**2,
             "satisfied_bonds": torch.as_tensor(share),
         }
 

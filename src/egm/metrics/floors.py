@@ -1,0 +1,88 @@
+"""Floors: what a metric gives for exact draws, which no sampler can be below on average.
+
+A sampler is *at the floor* when the mean of at least 20 evaluations, with fresh draws and fresh exact samples on both
+sides, is at most 1.25 × a floor estimated from at least 200 pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from egm.metrics.metrics import METRICS, Metric
+from egm.targets.base import Target
+
+TOLERANCE = 1.25
+LEAST_EVALUATIONS = 20
+LEAST_PAIRS = 200
+
+
+@dataclass(frozen=True)
+class Floor:
+    """Distribution of a metric between two independent sets of n exact draws.
+
+    Attributes:
+        metric, n, pairs, seed: what was computed, from how many pairs.
+        mean, std: over the pairs.
+        reference_kind: how exact the draws were ("exact", or "mcmc": disjoint draws of one long run).
+    """
+
+    metric: str
+    n: int
+    pairs: int
+    seed: int
+    mean: float
+    std: float
+    reference_kind: str
+
+    @property
+    def stderr(self) -> float:
+        """Standard error of `mean`."""
+        return self.std / math.sqrt(self.pairs)
+
+
+def floor(metric: str | Metric, target: Target, n: int = 2000, *, pairs: int = LEAST_PAIRS, seed: int = 0) -> Floor:
+    """Evaluate a metric (a name in `METRICS`, or a function) on `pairs` independent pairs of n exact draws.
+
+    >>> import egm
+    >>> 0.03 < floor("e_w1", egm.targets.GBRBM(), n=500, pairs=20).mean < 0.2
+    True
+    """
+    function = find_metric(metric)
+    if pairs < 2:
+        raise ValueError(f"pairs must be at least 2 to have a spread, got {pairs}")
+    values = []
+    for pair in range(pairs):
+        both = target.exact_sample(2 * n, seed=derive_seed(seed, pair))
+        first, second = ({name: x[part] for name, x in both.items()} for part in (slice(n), slice(n, None)))
+        values.append(function(target, first, second))
+    name = metric if isinstance(metric, str) else getattr(metric, "__name__", repr(metric))
+    kind = str(target.reference_kind)
+    return Floor(name, n, pairs, seed, float(np.mean(values)), float(np.std(values, ddof=1)), kind)
+
+
+def at_floor(values: Sequence[float], floor: Floor) -> bool:
+    """Whether evaluations with fresh draws on both sides are at the floor; raises if there are too few to say."""
+    if len(values) < LEAST_EVALUATIONS or floor.pairs < LEAST_PAIRS:
+        raise ValueError(
+            f"'at the floor' needs at least {LEAST_EVALUATIONS} evaluations and a floor of {LEAST_PAIRS} pairs, got"
+            f" {len(values)} and {floor.pairs}"
+        )
+    return float(np.mean(values)) <= TOLERANCE * floor.mean
+
+
+def find_metric(metric: str | Metric) -> Metric:
+    """The metric of that name."""
+    if not isinstance(metric, str):
+        return metric
+    if metric not in METRICS:
+        raise ValueError(f"unknown metric '{metric}'; choose one of {sorted(METRICS)} or pass a function")
+    return METRICS[metric]
+
+
+def derive_seed(seed: int, index: int) -> int:
+    """A seed of its own for each repetition: neighbouring seeds and indices do not share streams."""
+    return int(np.random.SeedSequence([seed, index]).generate_state(1, np.uint64)[0] >> 1)
