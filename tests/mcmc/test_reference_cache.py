@@ -94,7 +94,7 @@ def test_summary_is_small_json_with_moments_and_quantiles(toy):
     values = reference.observables["energy"].numpy()
     assert energy["mean"] == pytest.approx(values.mean())
     assert energy["sd"] == pytest.approx(values.std())
-    assert len(energy["quantiles"]) == 201
+    assert len(energy["quantiles"]) == 501
     assert energy["quantiles"][0] == values.min()
     assert energy["quantiles"][100] == pytest.approx(np.median(values))
     assert energy["quantiles"][-1] == values.max()

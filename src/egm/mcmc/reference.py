@@ -140,7 +140,10 @@ def summary(reference: Reference) -> dict[str, Any]:
     described: dict[str, Any] = {}
     for name, values in reference.observables.items():
         quantiles = np.quantile(values.numpy(), levels)
-        described[name] = {**reference.diagnostics["observables"][name], "quantiles": [float(f"{q:.7g}") for q in quantiles]}
+        described[name] = {
+            **reference.diagnostics["observables"][name],
+            "quantiles": [float(f"{q:.7g}") for q in quantiles],
+        }
     return {
         **{key: value for key, value in reference.diagnostics.items() if key != "observables"},
         "n": len(reference),

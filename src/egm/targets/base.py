@@ -162,6 +162,7 @@ class Target:
         generator = torch.Generator(device).manual_seed(seed)
         state = self.space.reference_sample(24, generator=generator, device=device, dtype=dtype)
         energy = self._checked_call(state, (24,))
+        raise_on_bad_energy(energy, state)
         if not torch.equal(energy, self._checked_call(state, (24,))):
             raise EnergyError("the energy gave two different answers for the same states; it must be deterministic")
         # Agreement to a hundred roundings of the energy's own dtype: batch sizes may change the order of summation.
@@ -177,7 +178,6 @@ class Target:
                     f"the energy of a state changes with the batch around it (leading shape {shape} against (24,));"
                     " reduce over the last axes only, for example x.square().sum(-1)"
                 )
-        raise_on_bad_energy(energy, state)
 
     def _checked_call(self, state: State, shape: tuple[int, ...]) -> Tensor:
         try:
