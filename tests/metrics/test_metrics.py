@@ -45,6 +45,7 @@ def test_w2_finds_the_best_matching():
 
 
 def test_weights_stand_for_repetitions():
+    pytest.importorskip("ot")
     a, b, c = normal(60, 0), normal(120, 1), normal(60, 2)
     repeated = torch.cat([a, a[:30], a[:30]])
     log_weights = torch.where(torch.arange(60) < 30, math.log(3.0), 0.0) + 5.0
