@@ -59,7 +59,7 @@ def main() -> None:
             "command": "python benchmarks/references.py",
         }
         path = options.out / f"{slug(repr(target))}.json"
-        path.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(record, allow_nan=False) + "\n", encoding="utf-8")
         energy, worst = record["observables"]["energy"], max(x["r_hat"] for x in record["observables"].values())
         print(
             f"{target!r}: mean E {energy['mean']:.4f} ± {energy['stderr']:.4f}, sd {energy['sd']:.4f}, ESS"

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from egm.variables import Categorical, Real, check_trailing_shape
+from egm.variables import Categorical, Real, check_trailing_shape, reference_draw
 
 __all__ = ["Categorical", "Real", "Space", "State", "Variable"]
 
@@ -121,9 +121,7 @@ class Space:
     ) -> State:
         """N draws of the reference law p_ref: standard Gaussian latents × uniform symbols."""
         latent = {
-            name: variable.noise((n,), generator=generator, dtype=dtype, device=device)
-            if isinstance(variable, Real)
-            else variable.uniform((n,), generator=generator, device=device)
+            name: reference_draw(variable, (n,), generator=generator, dtype=dtype, device=device)
             for name, variable in self.variables.items()
         }
         return self.from_latent(latent)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from typing import TypeAlias
 
@@ -24,7 +24,7 @@ Nested: TypeAlias = "float | tuple[Nested, ...]"
 Constraint: TypeAlias = "str | tuple[float, float] | None"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Real:
     """A real array variable.
 
@@ -37,6 +37,8 @@ class Real:
         constraint: None, "positive", an interval (lo, hi), or "simplex" (the last axis is non-negative and sums to
             one; densities refer to all but its last entry).
 
+    >>> Real(2, scale=3.0)
+    Real(shape=(2,), scale=3.0)
     >>> Real(2).dimension, Real((4, 2), centered=True).dimension, Real(3, constraint="simplex").dimension
     (2, 6, 2)
     """
@@ -70,6 +72,10 @@ class Real:
                 )
             if self.constraint is not None or self.loc != 0.0 or not isinstance(self.scale, float):
                 raise ValueError("centered=True needs loc=0, one number for scale and no constraint")
+
+    def __repr__(self) -> str:
+        shown = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+        return f"Real({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     @property
     def latent_shape(self) -> tuple[int, ...]:
@@ -252,6 +258,20 @@ class Categorical:
             raise ValueError(
                 f"variable '{name}' holds the symbol {bad}{hint}; symbols run from 0 to n-1 with n={self.n}"
             )
+
+
+def reference_draw(
+    variable: Real | Categorical,
+    batch: Sequence[int],
+    *,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Latents of the reference law p_ref: standard Gaussian for reals, uniform for symbols."""
+    if isinstance(variable, Real):
+        return variable.noise(batch, generator=generator, dtype=dtype, device=device)
+    return variable.uniform(batch, generator=generator, device=device)
 
 
 def constant(value: Nested, like: Tensor) -> Tensor | float:

@@ -6,22 +6,12 @@ E is proportional to β, so log Z(β) gives its mean, −β ∂log Z/∂β, and 
 import math
 
 import pytest
-import torch
 
 from egm.mcmc import Gibbs, Kernel, ParallelTempering, SwendsenWang, diagnose, run
 from egm.targets.ising import Ising
 from stats import assert_mean, assert_same_distribution, assert_variance
 
 SIZE, BETA, CHAINS = 5, 0.4, 2000
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tensors here are small: threads that wait for each other cost more than they bring."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def exact_energy(field: float) -> tuple[float, float]:

@@ -203,7 +203,7 @@ def test_arrays_of_any_kind_and_names_that_tell_data_apart():
         (lambda: SpikeSlab(X, Y, noise=0.0), "noise must be positive and finite, got 0.0"),
         (lambda: SpikeSlab(X, Y, slab=-1.0), "slab must be positive and finite"),
         (lambda: SpikeSlab(X, Y, inclusion=1.0), "inclusion must be a probability strictly between 0 and 1, got 1.0"),
-        (lambda: GaussianMixturePosterior(DATA, 0), "k must be positive and finite, got 0"),
+        (lambda: GaussianMixturePosterior(DATA, 0), "k must be at least 1, got 0"),
         (lambda: GaussianMixturePosterior([], 2), r"y must be a vector \[n\] with at least one entry"),
         (lambda: GaussianMixturePosterior([1.0, math.nan], 2), "y holds NaN or infinite entries"),
         (lambda: GaussianMixturePosterior(DATA, 2, prior_scale=0.0), "prior_scale must be positive"),

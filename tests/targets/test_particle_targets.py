@@ -18,15 +18,6 @@ every_target = pytest.mark.parametrize("make", TARGETS, ids=lambda make: make.__
 B, C = [[-3.0, -2.5], [-2.5, -2.8]], [[0.8, 0.4], [0.4, 0.6]]
 
 
-@pytest.fixture
-def one_thread():
-    """Thousands of small operations run faster on one thread, and much faster where the machine is busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def _states(target: Target, n: int, seed: int = 0):
     """Random states without close pairs, float64."""
     generator = torch.Generator().manual_seed(seed)
@@ -192,7 +183,6 @@ def test_log_z_refers_to_the_reference_law_of_the_space(make):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(("make", "mean", "sd"), [(DW4, -22.5415, 1.9051), (JointDW4, -7.8170, 1.6242)])
 def test_reference_has_the_exact_energy_moments(make, mean, sd):
     target = make()
@@ -205,7 +195,6 @@ def test_reference_has_the_exact_energy_moments(make, mean, sd):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_thread")
 def test_lj13_chains_reach_equilibrium_from_the_lattice():
     target = LJ13()
     start = target.lattice_start(32)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from egm import Categorical, EnergyError, Real, Space, Target
+from egm.mcmc import HMC, ReferencePlan
 from egm.targets import Ising
 from egm.targets.support import Constants
 
@@ -141,3 +142,45 @@ def test_constants_follow_the_state():
     assert constants.like(single).k.dtype == torch.int64
     assert constants.like(single) is constants.like(single)
     assert constants.like(torch.zeros(1, dtype=torch.int64)).a.dtype == torch.get_default_dtype()
+
+
+def test_scalar_variables_are_checked_too():
+    target = Target(Space(x=Real(()), h=Categorical(2)), lambda x, h: 0.5 * (x - h).square())
+    target.check()
+    assert target.energy(x=torch.tensor(0.5), h=torch.tensor(1)).item() == pytest.approx(0.125)
+
+
+class Tiny(Target):
+    """A Gaussian with an MCMC reference of 1000 draws."""
+
+    reference_kind = "mcmc"
+
+    def __init__(self) -> None:
+        super().__init__(Space(x=Real(1)), lambda x: 0.5 * x.square().sum(-1), name="Tiny()")
+
+    def _reference_plan(self) -> ReferencePlan:
+        return ReferencePlan(HMC(self, leapfrog_steps=3), chains=20, warmup=50, steps=50, thin=5)
+
+
+def test_mcmc_references_are_made_once_and_cost_the_target_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("EGM_CACHE_DIR", str(tmp_path))
+    target = Tiny()
+    draws = target.exact_sample(50, seed=3)
+    assert draws["x"].shape == (50, 1)
+    assert len(draws["x"].unique()) > 30
+    assert (target.energy_calls, target.score_calls) == (0, 0)
+    assert target.reference.diagnostics["energy_calls"] > 0
+    again = Tiny()
+    monkeypatch.setattr(again, "latent_energy_and_gradient", None)  # any new run would fail
+    torch.testing.assert_close(again.exact_sample(50, seed=3)["x"], draws["x"])
+    assert not torch.equal(again.exact_sample(50, seed=4)["x"], draws["x"])
+    with pytest.raises(ValueError, match="1000 draws of this reference pool, got 1001"):
+        target.exact_sample(1001)
+
+
+def test_a_target_without_a_plan_says_so():
+    class Planless(Target):
+        reference_kind = "mcmc"
+
+    with pytest.raises(NotImplementedError, match="no plan for an MCMC reference"):
+        Planless(SPACE, good_energy).exact_sample(3)

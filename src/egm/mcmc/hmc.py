@@ -162,7 +162,7 @@ class MALA(HMC):
 
 def _over(values: Tensor, like: Tensor) -> Tensor:
     """A tensor of batch shape with trailing axes of length one, to broadcast over a variable's value."""
-    return values.reshape(*values.shape, *(1,) * (like.ndim - values.ndim))
+    return values.reshape((*values.shape, *(1,) * (like.ndim - values.ndim)))
 
 
 def _kinetic_energy(momentum: State, batch: torch.Size) -> Tensor:

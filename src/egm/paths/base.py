@@ -17,7 +17,7 @@ from typing import Generic, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from egm.variables import Categorical, Real
+from egm.variables import Categorical, Real, reference_draw
 
 Time: TypeAlias = float | Tensor
 V = TypeVar("V", Real, Categorical)
@@ -47,6 +47,9 @@ class Path(ABC, Generic[V]):
         """Log Z_{r|t}(x_t) = log ∫ p_{t|r}(x_t | x_r) dx_r, shape [...]."""
 
     @abstractmethod
+    def prior_log_prob(self, x_t: Tensor, t: float = 0.0) -> Tensor:
+        """Log-density of `prior_sample`, shape [...]."""
+
     def prior_sample(
         self,
         batch: Sequence[int],
@@ -57,10 +60,8 @@ class Path(ABC, Generic[V]):
         device: torch.device | str | None = None,
     ) -> Tensor:
         """Draw from ∫ p_{t|1}(· | x_1) p_ref(x_1) dx_1, the law a simulation that begins at t starts from."""
-
-    @abstractmethod
-    def prior_log_prob(self, x_t: Tensor, t: float = 0.0) -> Tensor:
-        """Log-density of `prior_sample`, shape [...]."""
+        x_1 = reference_draw(self.variable, batch, generator=generator, dtype=dtype, device=device)
+        return self.sample(x_1, t, generator=generator)
 
     def batch_shape(self, x: Tensor) -> torch.Size:
         """Leading shape of a value of this path's variable."""

@@ -124,17 +124,6 @@ class Masked(DiscretePath):
         masked = torch.cat([symbols, 1 - symbols.sum(-1, keepdim=True)], dim=-1)
         return torch.where((x_t == self.variable.mask)[..., None], masked, self.one_hot(x_t, table.dtype))
 
-    def prior_sample(
-        self,
-        batch: Sequence[int],
-        t: float = 0.0,
-        *,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Tensor:
-        return self.sample(self.variable.uniform(batch, generator=generator, device=device), t, generator=generator)
-
     def prior_log_prob(self, x_t: Tensor, t: float = 0.0) -> Tensor:
         kappa = self.kappa(self.over_sites(t, x_t))
         revealed = torch.log(kappa / self.variable.counts(x_t))
@@ -189,17 +178,6 @@ class Uniform(DiscretePath):
         ts, rs = self.times(t, r, x_t)
         w = table / self._kernel(x_t, self.kappa(ts), table.dtype)
         return self._kernel(x_t, self.keep(ts, rs), table.dtype) * self._mixture(w, self.kappa(rs))
-
-    def prior_sample(
-        self,
-        batch: Sequence[int],
-        t: float = 0.0,
-        *,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Tensor:
-        return self.variable.uniform(batch, generator=generator, device=device)
 
     def prior_log_prob(self, x_t: Tensor, t: float = 0.0) -> Tensor:
         return self.over_batch(t, x_t).new_full(self.batch_shape(x_t), -self.variable.log_volume)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -69,23 +68,9 @@ class GaussianPath(Path[Real]):
         a = self.alpha(self.over_batch(t, x_t)) / self.alpha(self.over_batch(r, x_t))
         return (-self.variable.dimension * torch.log(a)).expand(self.batch_shape(x_t))
 
-    def prior_sample(
-        self,
-        batch: Sequence[int],
-        t: float = 0.0,
-        *,
-        generator: torch.Generator | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> Tensor:
-        x = self.variable.noise(batch, generator=generator, dtype=dtype, device=device)
-        return x * self._prior_variance(self.over_sites(t, x)).sqrt()
-
     def prior_log_prob(self, x_t: Tensor, t: float = 0.0) -> Tensor:
-        return self.variable.gaussian_log_prob(x_t, self._prior_variance(self.over_batch(t, x_t)))
-
-    def _prior_variance(self, t: Tensor) -> Tensor:
-        return self.alpha(t).square() + self.variance(t)
+        time = self.over_batch(t, x_t)
+        return self.variable.gaussian_log_prob(x_t, self.alpha(time).square() + self.variance(time))
 
     def _noise_like(self, x: Tensor, count: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         batch = (*count, *self.batch_shape(x))

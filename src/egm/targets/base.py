@@ -169,7 +169,7 @@ class Target:
         tolerance = 100 * torch.finfo(energy.dtype).eps
         for shape in ((1,), (2, 3, 4), ()):
             part = {name: x[:1] if shape in ((1,), ()) else x for name, x in state.items()}
-            part = {name: x.reshape(*shape, *x.shape[1:]) for name, x in part.items()}
+            part = {name: x.reshape((*shape, *x.shape[1:])) for name, x in part.items()}
             again = self._checked_call(part, shape).flatten()
             expected = energy[: len(again)]
             close = torch.isclose(again, expected, rtol=tolerance, atol=tolerance) | (again == expected)
