@@ -16,7 +16,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from egm.variables import Categorical, Real, check_trailing_shape, reference_draw
+from egm.declarations import check_trailing_shape
+from egm.variables import Categorical, Real, reference_draw
 
 __all__ = ["Categorical", "Real", "Space", "State", "Variable"]
 
@@ -33,7 +34,9 @@ class Space:
     ((5,), torch.Size([5, 3]))
     """
 
-    def __init__(self, **variables: Variable) -> None:
+    def __init__(self, *unnamed: object, **variables: Variable) -> None:
+        if unnamed:
+            raise TypeError("the variables of a Space are given by name, for example Space(x=Real(2))")
         if not variables:
             raise ValueError("a Space needs at least one variable, for example Space(x=Real(2))")
         for name, variable in variables.items():

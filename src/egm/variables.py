@@ -12,16 +12,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache
-from typing import TypeAlias
+from functools import cached_property
+from typing import cast
 
 import torch
 from torch import Tensor
 from torch.distributions import biject_to, constraints
 from torch.distributions.transforms import Transform
 
-Nested: TypeAlias = "float | tuple[Nested, ...]"
-Constraint: TypeAlias = "str | tuple[float, float] | None"
+from egm.declarations import (
+    Constraint,
+    Nested,
+    as_shape,
+    cached_tensor,
+    check_constraint,
+    check_trailing_shape,
+    constant,
+    nested,
+    number_or_array,
+    require,
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,11 +68,11 @@ class Real:
         constraint: Constraint = None,
     ) -> None:
         set_field = object.__setattr__  # the dataclass is frozen
-        set_field(self, "shape", _shape(shape))
+        set_field(self, "shape", as_shape(shape))
         set_field(self, "centered", bool(centered))
-        set_field(self, "constraint", _check_constraint(constraint, self.shape))
-        set_field(self, "loc", _number_or_array("loc", loc, self.latent_shape))
-        set_field(self, "scale", _number_or_array("scale", scale, self.latent_shape))
+        set_field(self, "constraint", check_constraint(constraint, self.shape))
+        set_field(self, "loc", number_or_array("loc", loc, self.latent_shape))
+        set_field(self, "scale", number_or_array("scale", scale, self.latent_shape))
         if not bool((torch.as_tensor(self.scale) > 0).all()):
             raise ValueError(f"scale must be positive, got {scale}")
         if self.centered:
@@ -99,11 +109,11 @@ class Real:
     def from_latent(self, z: Tensor) -> Tensor:
         """x(z), for z of shape [..., *latent_shape]."""
         y = constant(self.loc, z) + constant(self.scale, z) * z
-        return y if self._bijection is None else _tensor(self._bijection(y))
+        return y if self._bijection is None else cast(Tensor, self._bijection(y))
 
     def to_latent(self, x: Tensor) -> Tensor:
         """z(x), the inverse of `from_latent`."""
-        y = x if self._bijection is None else _tensor(self._bijection.inv(x))
+        y = x if self._bijection is None else cast(Tensor, self._bijection.inv(x))
         return (y - constant(self.loc, x)) / constant(self.scale, x)
 
     def log_det(self, z: Tensor) -> Tensor:
@@ -114,7 +124,7 @@ class Real:
         if self._bijection is None:
             return torch.full(batch, float(total), dtype=z.dtype, device=z.device)
         y = constant(self.loc, z) + constant(self.scale, z) * z
-        log_jacobian = self._bijection.log_abs_det_jacobian(y, _tensor(self._bijection(y)))
+        log_jacobian = self._bijection.log_abs_det_jacobian(y, cast(Tensor, self._bijection(y)))
         return log_jacobian.reshape(*batch, -1).sum(-1) + float(total)
 
     def project(self, z: Tensor) -> Tensor:
@@ -157,12 +167,12 @@ class Real:
                 )
         if isinstance(self.constraint, tuple):
             lo, hi = self.constraint
-            _require(bool(((x >= lo) & (x <= hi)).all()), name, f"must lie in the interval [{lo}, {hi}]")
+            require(bool(((x >= lo) & (x <= hi)).all()), name, f"must lie in the interval [{lo}, {hi}]")
         elif self.constraint == "positive":
-            _require(bool((x > 0).all()), name, "must be positive")
+            require(bool((x > 0).all()), name, "must be positive")
         elif self.constraint == "simplex":
             sums_to_one = bool(((x.sum(-1) - 1).abs() < 1e-4).all())
-            _require(sums_to_one and bool((x >= 0).all()), name, "must be non-negative and sum to one on its last axis")
+            require(sums_to_one and bool((x >= 0).all()), name, "must be non-negative and sum to one on its last axis")
 
 
 @dataclass(frozen=True)
@@ -185,15 +195,18 @@ class Categorical:
     shape: tuple[int, ...]
 
     def __init__(self, n: object, shape: int | Sequence[int] | None = None) -> None:
-        counts = torch.as_tensor(n)
+        try:
+            counts = torch.as_tensor(n)
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(f"n must be a whole number of symbols (or an array of them), got {n!r}") from None
         if counts.is_floating_point() or counts.dtype == torch.bool or counts.numel() == 0 or int(counts.min()) < 1:
             raise ValueError(f"n must be a positive whole number of symbols (or an array of them, one a site), got {n}")
         set_field = object.__setattr__  # the dataclass is frozen
-        set_field(self, "shape", tuple(counts.shape) if shape is None else _shape(shape))
+        set_field(self, "shape", tuple(counts.shape) if shape is None else as_shape(shape))
         if counts.ndim and tuple(counts.shape) != self.shape:
             raise ValueError(f"n has shape {tuple(counts.shape)}, but the variable has shape {self.shape}")
         equal = bool((counts == counts.flatten()[0]).all())
-        set_field(self, "n", int(counts.flatten()[0]) if equal else _nested(counts.tolist()))
+        set_field(self, "n", int(counts.flatten()[0]) if equal else nested(counts.tolist()))
 
     @property
     def latent_shape(self) -> tuple[int, ...]:
@@ -223,7 +236,7 @@ class Categorical:
 
     def counts(self, like: Tensor) -> Tensor | int:
         """Number of symbols at each site, on the device of `like`: an int, or an int64 tensor of shape `shape`."""
-        return self.n if isinstance(self.n, int) else _cached_tensor(self.n, torch.int64, like.device)
+        return self.n if isinstance(self.n, int) else cached_tensor(self.n, torch.int64, like.device)
 
     def legal(self, like: Tensor) -> Tensor:
         """Which symbols each site may hold: bool of shape [*shape, size] (or [size] where all sites agree)."""
@@ -272,65 +285,3 @@ def reference_draw(
     if isinstance(variable, Real):
         return variable.noise(batch, generator=generator, dtype=dtype, device=device)
     return variable.uniform(batch, generator=generator, device=device)
-
-
-def constant(value: Nested, like: Tensor) -> Tensor | float:
-    """A number as it is; an array as a tensor of `like`'s dtype on its device, copied there once."""
-    return value if isinstance(value, float) else _cached_tensor(value, like.dtype, like.device)
-
-
-@lru_cache(maxsize=256)
-def _cached_tensor(value: tuple[Nested, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.tensor(value, dtype=dtype, device=device)
-
-
-def _tensor(value: object) -> Tensor:
-    if not isinstance(value, Tensor):  # torch's transforms are typed loosely
-        raise TypeError(f"expected a tensor, got {type(value).__name__}")
-    return value
-
-
-def _nested(values: object) -> Nested:
-    return tuple(_nested(v) for v in values) if isinstance(values, list) else values  # type: ignore[return-value]
-
-
-def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
-    sizes = (shape,) if isinstance(shape, int) else tuple(int(s) for s in shape)
-    if any(s < 1 for s in sizes):
-        raise ValueError(f"every axis of a shape needs at least one entry, got {shape}")
-    return sizes
-
-
-def _number_or_array(name: str, value: object, shape: tuple[int, ...]) -> Nested:
-    array = torch.as_tensor(value, dtype=torch.float64)
-    if not bool(torch.isfinite(array).all()):
-        raise ValueError(f"{name} must be finite, got {value}")
-    if array.ndim == 0:
-        return float(array)
-    try:
-        return _nested(array.expand(shape).tolist())
-    except RuntimeError:
-        raise ValueError(f"{name} of shape {tuple(array.shape)} does not broadcast to the shape {shape}") from None
-
-
-def _check_constraint(constraint: Constraint, shape: tuple[int, ...]) -> Constraint:
-    if isinstance(constraint, tuple | list):
-        lo, hi = (float(end) for end in constraint)
-        if not (math.isfinite(lo) and math.isfinite(hi) and lo < hi):
-            raise ValueError(f"an interval constraint needs finite lo < hi, got {constraint}; for x > 0 use 'positive'")
-        return (lo, hi)
-    if constraint not in (None, "positive", "simplex"):
-        raise ValueError(f"constraint must be None, 'positive', 'simplex' or an interval (lo, hi), got {constraint!r}")
-    if constraint == "simplex" and (not shape or shape[-1] < 2):
-        raise ValueError(f"constraint='simplex' needs a last axis of at least two entries, got shape {shape}")
-    return constraint
-
-
-def check_trailing_shape(x: Tensor, shape: tuple[int, ...], name: str) -> None:
-    if x.ndim < len(shape) or tuple(x.shape[x.ndim - len(shape) :]) != shape:
-        raise ValueError(f"variable '{name}' needs shape [..., {', '.join(map(str, shape))}], got {tuple(x.shape)}")
-
-
-def _require(condition: bool, name: str, requirement: str) -> None:
-    if not condition:
-        raise ValueError(f"variable '{name}' {requirement}")

@@ -25,7 +25,8 @@ def w1(a: Tensor, b: Tensor, *, a_log_weights: Tensor | None = None) -> float:
     >>> w1(torch.tensor([0.0, 1.0]), torch.tensor([3.0, 2.0]))
     2.0
     """
-    return float(wasserstein_distance(_scalars("a", a), _scalars("b", b), _weights(a_log_weights, len(a))))
+    a, weights = _weighted(a, a_log_weights)
+    return float(wasserstein_distance(_scalars("a", a), _scalars("b", b), weights))
 
 
 def w2(a: Tensor, b: Tensor, *, a_log_weights: Tensor | None = None) -> float:
@@ -50,7 +51,8 @@ def w1_to_quantiles(a: Tensor, quantiles: list[float], *, a_log_weights: Tensor 
     """W1 between scalars and a distribution known by equally spaced quantiles, levels 0 to 1 (a reference summary)."""
     levels = (np.arange(16 * len(quantiles)) + 0.5) / (16 * len(quantiles))
     atoms = np.interp(levels, np.linspace(0, 1, len(quantiles)), quantiles)
-    return float(wasserstein_distance(_scalars("a", a), atoms, _weights(a_log_weights, len(a))))
+    a, weights = _weighted(a, a_log_weights)
+    return float(wasserstein_distance(_scalars("a", a), atoms, weights))
 
 
 def _transport(a: Tensor, b: Tensor, a_log_weights: Tensor | None) -> float:
@@ -59,18 +61,22 @@ def _transport(a: Tensor, b: Tensor, a_log_weights: Tensor | None) -> float:
     except ImportError:
         raise ImportError("W2 of weighted or unequal sets needs POT; install it with: pip install 'egm[ot]'") from None
     library: Any = ot
+    a, weights = _weighted(a, a_log_weights)
     cost = cdist(_array(a.reshape(len(a), -1)), _array(b.reshape(len(b), -1)), "sqeuclidean")
-    weights = _weights(a_log_weights, len(a))
-    uniform = np.full(len(a), 1 / len(a)) if weights is None else weights
-    return float(np.sqrt(library.emd2(uniform, np.full(len(b), 1 / len(b)), cost, numItermax=10_000_000)))
+    masses = np.full(len(a), 1 / len(a)) if weights is None else weights
+    return float(np.sqrt(library.emd2(masses, np.full(len(b), 1 / len(b)), cost, numItermax=10_000_000)))
 
 
-def _weights(log_weights: Tensor | None, n: int) -> Array | None:
+def _weighted(values: Tensor, log_weights: Tensor | None) -> tuple[Tensor, Array | None]:
+    """Values of positive weight and their normalised weights; draws of weight zero may hold infinite energies."""
     if log_weights is None:
-        return None
-    if tuple(log_weights.shape) != (n,):
-        raise ValueError(f"log-weights need the shape [{n}], one a draw, got {tuple(log_weights.shape)}")
-    return torch.softmax(log_weights.double(), 0).cpu().numpy()
+        return values, None
+    if tuple(log_weights.shape) != (len(values),):
+        raise ValueError(f"log-weights need the shape [{len(values)}], one a draw, got {tuple(log_weights.shape)}")
+    kept = log_weights > -torch.inf
+    if not bool(kept.any()):
+        raise ValueError("every weight is zero: no draw has positive density")
+    return values[kept], torch.softmax(log_weights[kept].double(), 0).cpu().numpy()
 
 
 def _scalars(name: str, values: Tensor) -> Array:

@@ -68,9 +68,10 @@ class Path(ABC, Generic[V]):
         return x.shape[: x.ndim - len(self.variable.latent_shape)]
 
     def over_sites(self, t: Time, x: Tensor, like: Time | None = None) -> Tensor:
-        """t as a float tensor on x's device that broadcasts against x: one trailing axis for each axis of a value.
+        """t as a float tensor that broadcasts against x: one trailing axis for each axis of a value.
 
-        Its dtype is that of x, or where x holds symbols that of t or of the other time `like`, whichever is a tensor.
+        Numbers are put on x's device, tensors have to be there. The dtype is that of x, or where x holds symbols that
+        of t or of the other time `like`, whichever is a tensor.
         """
         dtypes = [value.dtype for value in (x, t, like) if isinstance(value, Tensor) and value.is_floating_point()]
         dtype = dtypes[0] if dtypes else torch.get_default_dtype()

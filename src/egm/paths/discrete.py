@@ -64,6 +64,11 @@ class DiscretePath(Path[Categorical]):
         """ρ = κ_t/κ_r, the probability that a site keeps its symbol going back from r to t."""
         return self.kappa(t) / self.kappa(r)
 
+    def lose(self, t: Tensor, r: Tensor) -> Tensor:
+        """1 − ρ = (κ_r − κ_t)/κ_r, which does not cancel as t → r."""
+        kappa_r = self.kappa(r)
+        return (kappa_r - self.kappa(t)) / kappa_r
+
     def sum_sites(self, values: Tensor) -> Tensor:
         """Sum over the axes of one value, leaving [...]."""
         return values.flatten(values.ndim - len(self.variable.shape)).sum(-1) if self.variable.shape else values
@@ -85,10 +90,9 @@ class Masked(DiscretePath):
         return torch.where(u < rho, x_r, self.variable.mask)
 
     def log_prob(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> Tensor:
-        rho = self.keep(*self.times(t, r, x_t))
-        mask = self.variable.mask
-        same = torch.where(x_r == mask, 0.0, torch.log(rho))
-        changed = torch.where(x_t == mask, torch.log1p(-rho), -torch.inf)
+        times, mask = self.times(t, r, x_t), self.variable.mask
+        same = torch.where(x_r == mask, 0.0, torch.log(self.keep(*times)))
+        changed = torch.where(x_t == mask, torch.log(self.lose(*times)), -torch.inf)
         return self.sum_sites(torch.where(x_t == x_r, same, changed))
 
     def propose(
@@ -110,7 +114,7 @@ class Masked(DiscretePath):
         """Weight of M and total weight at a masked site; at r = 1 the mask is no longer a state."""
         t, r = self.times(t, r, x_t)
         mask_weight = (r < 1).to(r.dtype)
-        return mask_weight, mask_weight + self.variable.counts(x_t) * (1 - self.keep(t, r))
+        return mask_weight, mask_weight + self.variable.counts(x_t) * self.lose(t, r)
 
     def rates(self, x_t: Tensor, table: Tensor, t: Time, r: Time = 1.0) -> Tensor:
         ts, rs = self.times(t, r, x_t)
@@ -121,7 +125,8 @@ class Masked(DiscretePath):
         kappa_t, kappa_r = map(self.kappa, self.times(t, r, x_t))
         reveal = ((kappa_r - kappa_t) / (1 - kappa_t))[..., None]
         symbols = reveal * table[..., : self.variable.size]
-        masked = torch.cat([symbols, 1 - symbols.sum(-1, keepdim=True)], dim=-1)
+        # 1 − reveal, not 1 − the sum of symbols: a table that sums to 1 − 1e-7 must not leave a mask behind at r = 1
+        masked = torch.cat([symbols, (1 - reveal).expand(*symbols.shape[:-1], 1)], dim=-1)
         return torch.where((x_t == self.variable.mask)[..., None], masked, self.one_hot(x_t, table.dtype))
 
     def prior_log_prob(self, x_t: Tensor, t: float = 0.0) -> Tensor:
@@ -144,9 +149,9 @@ class Uniform(DiscretePath):
         return torch.where(u < rho, x_r, symbols)
 
     def log_prob(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> Tensor:
-        rho = self.keep(*self.times(t, r, x_t))
-        elsewhere = (1 - rho) / self.variable.counts(x_t)
-        return self.sum_sites(torch.log(torch.where(x_t == x_r, rho + elsewhere, elsewhere)))
+        times = self.times(t, r, x_t)
+        elsewhere = self.lose(*times) / self.variable.counts(x_t)
+        return self.sum_sites(torch.log(torch.where(x_t == x_r, self.keep(*times) + elsewhere, elsewhere)))
 
     def propose(
         self, x_t: Tensor, t: Time, r: Time = 1.0, *, count: int, generator: torch.Generator | None = None
@@ -155,7 +160,8 @@ class Uniform(DiscretePath):
         return self.sample(x_t.expand(count, *x_t.shape), t, r, generator=generator)
 
     def log_normaliser(self, x_t: Tensor, t: Time, r: Time = 1.0) -> Tensor:
-        return self.over_batch(t, x_t).new_zeros(self.batch_shape(x_t))
+        time = self.over_batch(t, x_t)
+        return time.new_zeros(torch.broadcast_shapes(time.shape, self.batch_shape(x_t)))
 
     def _kernel(self, x_t: Tensor, rho: Tensor, dtype: torch.dtype) -> Tensor:
         """p_{t|r}(x_t | z) for every symbol z, [..., *shape, n] (also for symbols that are illegal at the site)."""

@@ -19,6 +19,8 @@ from torch import Tensor
 from egm.paths.base import Path, Time
 from egm.variables import Real
 
+HALF_PI = math.pi / 2
+
 
 class GaussianPath(Path[Real]):
     """The Gaussian family; subclasses give the schedule."""
@@ -66,7 +68,7 @@ class GaussianPath(Path[Real]):
 
     def log_normaliser(self, x_t: Tensor, t: Time, r: Time = 1.0) -> Tensor:
         a = self.alpha(self.over_batch(t, x_t)) / self.alpha(self.over_batch(r, x_t))
-        return (-self.variable.dimension * torch.log(a)).expand(self.batch_shape(x_t))
+        return (-self.variable.dimension * torch.log(a)).expand(torch.broadcast_shapes(a.shape, self.batch_shape(x_t)))
 
     def prior_log_prob(self, x_t: Tensor, t: float = 0.0) -> Tensor:
         time = self.over_batch(t, x_t)
@@ -112,10 +114,10 @@ class CondOT(GaussianPath):
         return torch.ones_like(t)
 
     def variance(self, t: Tensor, r: Tensor | float = 1.0) -> Tensor:
-        return (r - t) * (r + t - 2 * t * r) / r**2
+        return (r - t) * (r * (1 - t) + t * (1 - r)) / r**2
 
     def log_variance_dot(self, t: Tensor, r: Tensor | float = 1.0) -> Tensor:
-        return (1 - 2 * r) / (r + t - 2 * t * r) - 1 / (r - t)
+        return (1 - 2 * r) / (r * (1 - t) + t * (1 - r)) - 1 / (r - t)
 
 
 class VE(GaussianPath):
@@ -146,16 +148,22 @@ class VP(GaussianPath):
     """Variance preserving: α_t = sin(πt/2), σ_t = cos(πt/2)."""
 
     def alpha(self, t: Tensor) -> Tensor:
-        return torch.sin(math.pi / 2 * t)
+        return torch.sin(HALF_PI * t)
 
     def alpha_dot(self, t: Tensor) -> Tensor:
-        return math.pi / 2 * torch.cos(math.pi / 2 * t)
+        return HALF_PI * torch.sin(HALF_PI * (1 - t))
 
     def variance(self, t: Tensor, r: Tensor | float = 1.0) -> Tensor:
         r = torch.as_tensor(r, dtype=t.dtype, device=t.device)
-        half = math.pi / 2
-        return torch.sin(half * (r - t)) * torch.sin(half * (r + t)) / torch.sin(half * r).square()
+        return torch.sin(HALF_PI * (r - t)) * self._sin_of_sum(t, r) / torch.sin(HALF_PI * r).square()
 
     def log_variance_dot(self, t: Tensor, r: Tensor | float = 1.0) -> Tensor:
-        half = math.pi / 2
-        return half * (1 / torch.tan(half * (r + t)) - 1 / torch.tan(half * (r - t)))
+        r = torch.as_tensor(r, dtype=t.dtype, device=t.device)
+        growing = torch.cos(HALF_PI * (r + t)) / self._sin_of_sum(t, r)
+        return HALF_PI * (growing - 1 / torch.tan(HALF_PI * (r - t)))
+
+    @staticmethod
+    def _sin_of_sum(t: Tensor, r: Tensor) -> Tensor:
+        """sin(π(r + t)/2) from 1 − t and 1 − r, so that it does not cancel near t = r = 1."""
+        sine, cosine = torch.sin(HALF_PI * r), torch.sin(HALF_PI * (1 - r))
+        return sine * torch.sin(HALF_PI * (1 - t)) + cosine * torch.sin(HALF_PI * t)

@@ -50,21 +50,33 @@ class ProductPath:
 
     def sample(self, x_r: State, t: Time, r: Time = 1.0, *, generator: torch.Generator | None = None) -> State:
         """Draw x_t ~ p_{t|r}(· | x_r)."""
+        t, r = self._times(x_r, t, r)
         return {name: path.sample(x_r[name], t, r, generator=generator) for name, path in self.paths.items()}
 
     def log_prob(self, x_t: State, x_r: State, t: Time, r: Time = 1.0) -> Tensor:
         """Log p_{t|r}(x_t | x_r), shape [...]."""
+        t, r = self._times(x_t, t, r)
         return _add(path.log_prob(x_t[name], x_r[name], t, r) for name, path in self.paths.items())
 
     def propose(
         self, x_t: State, t: Time, r: Time = 1.0, *, count: int, generator: torch.Generator | None = None
     ) -> State:
         """Draw `count` proposals x_r ~ q_{r|t}(· | x_t), as the first axis."""
+        t, r = self._times(x_t, t, r)
         return {n: path.propose(x_t[n], t, r, count=count, generator=generator) for n, path in self.paths.items()}
 
     def log_normaliser(self, x_t: State, t: Time, r: Time = 1.0) -> Tensor:
         """Log Z_{r|t}(x_t), shape [...]."""
+        t, r = self._times(x_t, t, r)
         return _add(path.log_normaliser(x_t[name], t, r) for name, path in self.paths.items())
+
+    def _times(self, state: State, t: Time, r: Time) -> tuple[Time, Time]:
+        """Numbers as tensors of the real variables' dtype, so that symbols are no less precise than reals."""
+        reals = [state[name] for name in self.space.real]
+        if not reals:
+            return t, r
+        t, r = (time if isinstance(time, Tensor) else reals[0].new_full((), time) for time in (t, r))
+        return t, r
 
     def prior_sample(
         self,

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from egm.paths.base import Time
+from egm.paths.gaussian import GaussianPath
 from egm.variables import Real
 
 G = TypeVar("G")
@@ -73,12 +74,25 @@ class Process(ABC, Generic[G]):
         """The Bregman divergence D(estimate, prediction) that trains the process, shape [...]."""
 
 
-class KernelProcess(Process[G]):
+class RealProcess(Process[RealGenerator]):
+    """A process on a Gaussian path."""
+
+    def __init__(self, path: GaussianPath) -> None:
+        if not isinstance(path, GaussianPath):
+            raise TypeError(f"{type(self).__name__} follows a Gaussian path (CondOT, VE, VP), got {path!r}")
+        self.path = path
+
+    def divergence(self, estimate: RealGenerator, prediction: RealGenerator) -> Tensor:
+        return real_divergence(estimate, prediction, self.path.variable)
+
+
+@runtime_checkable
+class HasLogStep(Protocol):
     """A process whose step has a density K(x_r | x_t), so that simulated paths have exact weights."""
 
-    @abstractmethod
     def log_step(self, x_r: Tensor, x_t: Tensor, prediction: Tensor, t: Time, r: Time) -> Tensor:
         """log K(x_r | x_t) of `step`, shape [...]."""
+        ...
 
 
 def euler_step(
@@ -121,8 +135,10 @@ def real_divergence(estimate: RealGenerator, prediction: RealGenerator, variable
     """‖drift − drift‖², plus the generalised KL of the jump kernels where there are any, shape [...]."""
     axes = len(variable.latent_shape)
     total = _sum_last((estimate.drift - prediction.drift).square(), axes)
-    if estimate.kernel is None or prediction.kernel is None:
+    if estimate.kernel is None and prediction.kernel is None:
         return total
+    if estimate.kernel is None or prediction.kernel is None:
+        raise ValueError("one generator jumps and the other does not; both must come from the same kind of process")
     return total + generalised_kl(estimate.kernel, prediction.kernel, axes + 1)
 
 

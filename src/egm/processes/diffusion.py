@@ -10,15 +10,11 @@ import torch
 from torch import Tensor
 
 from egm.paths.base import Time
-from egm.paths.gaussian import GaussianPath
-from egm.processes.base import KernelProcess, RealGenerator, real_divergence
+from egm.processes.base import RealGenerator, RealProcess
 
 
-class Diffusion(KernelProcess[RealGenerator]):
+class Diffusion(RealProcess):
     """The SDE that follows a Gaussian path; its prediction is the denoiser E[x_1 | x_t]."""
-
-    def __init__(self, path: GaussianPath) -> None:
-        self.path = path
 
     def conditional(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> RealGenerator:
         g2 = self.path.diffusion(self.path.over_sites(t, x_t))
@@ -26,7 +22,7 @@ class Diffusion(KernelProcess[RealGenerator]):
         return RealGenerator(drift, g2)
 
     def marginal(self, x_t: Tensor, prediction: Tensor, t: Time) -> RealGenerator:
-        return self.conditional(x_t, prediction, t)
+        return self.conditional(x_t, self.path.variable.project(prediction), t)
 
     def step(
         self,
@@ -51,6 +47,7 @@ class Diffusion(KernelProcess[RealGenerator]):
     def log_step(
         self, x_r: Tensor, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, error: Tensor | float = 0.0
     ) -> Tensor:
+        """log K(x_r | x_t) of `step`, shape [...]."""
         mean, variance = self._moments(x_t, prediction, t, r, error)
         axes = len(self.path.variable.latent_shape)
         return self.path.variable.gaussian_log_prob(
@@ -60,8 +57,5 @@ class Diffusion(KernelProcess[RealGenerator]):
     def _moments(
         self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, error: Tensor | float
     ) -> tuple[Tensor, Tensor]:
-        mean, variance, b = self.path.bridge(x_t, prediction, t, r)
+        mean, variance, b = self.path.bridge(x_t, self.path.variable.project(prediction), t, r)
         return mean, variance + b.square() * self.path.over_sites(error, x_t)
-
-    def divergence(self, estimate: RealGenerator, prediction: RealGenerator) -> Tensor:
-        return real_divergence(estimate, prediction, self.path.variable)

@@ -12,16 +12,18 @@ from torch import Tensor
 
 from egm.paths.base import Time
 from egm.paths.discrete import DiscretePath
-from egm.processes.base import KernelProcess, generalised_kl, sample_table
+from egm.processes.base import Process, generalised_kl, sample_table
 
 
-class DiscreteJump(KernelProcess[Tensor]):
+class DiscreteJump(Process[Tensor]):
     """Jumps along a discrete path; its prediction is the denoiser's table p(x_1 | x_t), [..., *shape, n].
 
     Generators are rates towards each data symbol, [..., *shape, n], zero at the current symbol.
     """
 
     def __init__(self, path: DiscretePath) -> None:
+        if not isinstance(path, DiscretePath):
+            raise TypeError(f"DiscreteJump follows a discrete path (Masked, Uniform), got {path!r}")
         self.path = path
 
     def conditional(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> Tensor:
@@ -36,8 +38,11 @@ class DiscreteJump(KernelProcess[Tensor]):
         return sample_table(self.path.bridge(x_t, prediction, t, r), generator=generator)
 
     def log_step(self, x_r: Tensor, x_t: Tensor, prediction: Tensor, t: Time, r: Time) -> Tensor:
+        """log K(x_r | x_t) of `step`, shape [...]; the batches of x_r and x_t broadcast."""
         table = self.path.bridge(x_t, prediction, t, r)
-        return self.path.sum_sites(torch.log(table.gather(-1, x_r[..., None])[..., 0]))
+        shape = torch.broadcast_shapes(table.shape[:-1], x_r.shape)
+        chosen = table.expand(*shape, -1).gather(-1, x_r.expand(shape)[..., None])[..., 0]
+        return self.path.sum_sites(torch.log(chosen))
 
     def divergence(self, estimate: Tensor, prediction: Tensor) -> Tensor:
         return generalised_kl(estimate, prediction, len(self.path.variable.shape) + 1)

@@ -6,30 +6,24 @@ import torch
 from torch import Tensor
 
 from egm.paths.base import Time
-from egm.paths.gaussian import GaussianPath
-from egm.processes.base import Process, RealGenerator, real_divergence
+from egm.processes.base import RealGenerator, RealProcess
 
 
-class Flow(Process[RealGenerator]):
+class Flow(RealProcess):
     """The ODE that follows a Gaussian path; its prediction is the denoiser E[x_1 | x_t]."""
-
-    def __init__(self, path: GaussianPath) -> None:
-        self.path = path
 
     def conditional(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> RealGenerator:
         drift = self.path.velocity(x_t, x_r, t, r)
         return RealGenerator(drift, torch.zeros_like(self.path.over_sites(t, x_t)))
 
     def marginal(self, x_t: Tensor, prediction: Tensor, t: Time) -> RealGenerator:
-        return self.conditional(x_t, prediction, t)
+        return self.conditional(x_t, self.path.variable.project(prediction), t)
 
     def step(
         self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Follow the conditional flow towards the denoised point exactly: x_r = α_r x̂_1 + (σ_r/σ_t)(x_t − α_t x̂_1)."""
         path, (ts, rs) = self.path, self.path.times(t, r, x_t)
+        prediction = path.variable.project(prediction)
         shrink = (path.variance(rs) / path.variance(ts)).sqrt()
         return path.alpha(rs) * prediction + shrink * (x_t - path.alpha(ts) * prediction)
-
-    def divergence(self, estimate: RealGenerator, prediction: RealGenerator) -> Tensor:
-        return real_divergence(estimate, prediction, self.path.variable)

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from egm.paths.base import Time
 from egm.paths.gaussian import GaussianPath
-from egm.processes.base import Process, RealGenerator, euler_step, real_divergence
+from egm.processes.base import RealGenerator, RealProcess, euler_step
 
 
-class Jump(Process[RealGenerator]):
+class Jump(RealProcess):
     """Jumps along a Gaussian path; its prediction is the binned kernel E[k | x_t], [..., *shape, bins], ≥ 0.
 
     Args:
@@ -33,6 +33,7 @@ class Jump(Process[RealGenerator]):
     """
 
     def __init__(self, path: GaussianPath, *, bins: int = 64, limit: float | None = None) -> None:
+        super().__init__(path)
         if path.variable.centered:
             raise ValueError(
                 "the continuous jump moves one coordinate at a time and leaves the centred subspace;"
@@ -43,13 +44,15 @@ class Jump(Process[RealGenerator]):
         if limit is None:
             start = torch.zeros((), dtype=torch.float64)
             limit = 4 * float((path.alpha(start).square() + path.variance(start)).sqrt())
-        self.path, self.bins, self.limit = path, bins, limit
+        if not limit > 0:
+            raise ValueError(f"limit must be positive, got {limit}")
+        self.bins, self.limit = bins, limit
 
     def conditional(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> RealGenerator:
         if not (isinstance(r, int | float) and r == 1):
             raise ValueError(
                 "the continuous jump has no consistent conditional generator for r < 1, so it cannot be bootstrapped;"
-                " condition on r = 1 (method 'egm'), or use a Flow or Diffusion"
+                " condition on r = 1, passed as a number (method 'egm'), or use a Flow or Diffusion"
             )
         return self.marginal(x_t, self.kernel(x_t, x_r, t), t)
 
@@ -70,21 +73,20 @@ class Jump(Process[RealGenerator]):
         u = (x_t - mean) / sigma
         rate = (-(a * u + b * (u.square() - 1))).clamp(min=0)
 
-        far = (a.abs() + (a.square() + 4 * b.square()).sqrt()) / (-2 * b)  # the root of larger magnitude
-        low = torch.where(a > 0, -1 / far, -far)[..., None]
-        high = torch.where(a > 0, far, 1 / far)[..., None]
+        # The roots −1/far and far (or mirrored). Beyond 40 standard deviations φ is zero; a = b = 0 is a path at rest.
+        far = ((a.abs() + (a.square() + 4 * b.square()).sqrt()) / (-2 * b)).nan_to_num(nan=1.0, posinf=torch.inf)
+        near, far = 1 / far, far.clamp(max=40.0)
+        low = torch.where(a > 0, -near, -far)[..., None]
+        high = torch.where(a > 0, far, near)[..., None]
         ends = (self.edges(x_t)[1:-1] - mean[..., None]) / sigma[..., None]
         ends = torch.cat([low, ends.clamp(low, high), high], dim=-1)
         density = torch.exp(-0.5 * ends.square()) / math.sqrt(2 * math.pi)
-        primitive = -density * (a[..., None] + b[..., None] * ends)
-        mass = primitive.diff(dim=-1)
-        return rate[..., None] * mass / (primitive[..., -1:] - primitive[..., :1])
+        mass = (-density * (a[..., None] + b[..., None] * ends)).diff(dim=-1).clamp(min=0)
+        total = mass.sum(-1, keepdim=True)
+        return torch.where(total > 0, rate[..., None] * mass / total, 0.0)
 
     def step(
         self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
     ) -> Tensor:
         start, end = self.path.times(t, r, x_t)
         return euler_step(self.marginal(x_t, prediction, t), x_t, end - start, self.path.variable, generator=generator)
-
-    def divergence(self, estimate: RealGenerator, prediction: RealGenerator) -> Tensor:
-        return real_divergence(estimate, prediction, self.path.variable)

@@ -30,6 +30,8 @@ class Superposition:
         weights = [weight for weight, _ in parts]
         if not parts or any(weight < 0 for weight in weights) or abs(sum(weights) - 1) > 1e-6:
             raise ValueError(f"the weights of a superposition must be non-negative and sum to one, got {weights}")
+        if not all(isinstance(process, Flow | Diffusion | Jump) for _, process in parts):
+            raise TypeError("a superposition mixes Flow, Diffusion and Jump processes; symbols have one process a path")
         if any(process.path is not parts[0][1].path for _, process in parts):
             raise ValueError("the processes of a superposition must share one path object")
         if sum(isinstance(process, Jump) for _, process in parts) > 1:
@@ -47,7 +49,8 @@ class Superposition:
         return self._mix([process.marginal(x_t, prediction, t) for (_, process), prediction in pairs])
 
     def _mix(self, generators: Sequence[RealGenerator]) -> RealGenerator:
-        weighted = [weight * g for (weight, _), g in zip(self.parts, generators, strict=True)]
+        # A part of weight zero is left out: its g² may be infinite where α_t = 0.
+        weighted = [weight * g for (weight, _), g in zip(self.parts, generators, strict=True) if weight > 0]
         return functools.reduce(operator.add, weighted)
 
     def step(
