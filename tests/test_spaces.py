@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from scipy import stats as scipy_stats
 
 from egm import Categorical, Real, Space
 from stats import assert_mean
@@ -42,6 +43,36 @@ def test_reference_log_prob_is_the_density_of_reference_sample():
     assert_mean((log_q - space.reference_log_prob(state)).exp() * q_h, 1.0)
 
 
+def test_reference_log_prob_of_known_densities():
+    space = Space(
+        a=Real((), loc=0.5, scale=2.0), b=Real((), loc=0.3, scale=0.7, constraint="positive"), h=Categorical(3, ())
+    )
+    state = space.reference_sample(20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = scipy_stats.norm.logpdf(state["a"], 0.5, 2.0) - math.log(3)
+    expected = expected + scipy_stats.lognorm.logpdf(state["b"], 0.7, scale=math.exp(0.3))
+    assert space.reference_log_prob(state).tolist() == pytest.approx(expected.tolist())
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [Real(2, loc=0.3, scale=[0.6, 1.4], constraint=(-2.0, 5.0)), Real(4, loc=0.2, scale=1.3, constraint="simplex")],
+    ids=["interval", "simplex"],
+)
+def test_reference_log_prob_changes_variables(variable):
+    """Log p_ref(x) = log N(z; 0, I) − log |det ∂x/∂z|, the determinant by automatic differentiation."""
+    latent = variable.noise((10,), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def coordinates(z):
+        return variable.from_latent(z)[: len(z)]  # on a simplex, all entries but the last
+
+    expected = [
+        scipy_stats.norm.logpdf(z).sum() - float(torch.autograd.functional.jacobian(coordinates, z).slogdet()[1])  # type: ignore[union-attr]
+        for z in latent
+    ]
+    got = Space(x=variable).reference_log_prob({"x": variable.from_latent(latent)})
+    assert got.tolist() == pytest.approx(expected)
+
+
 def test_log_det_of_symbols_alone_is_zero():
     space = Space(h=Categorical(2, 3))
     latent = {"h": torch.zeros(4, 3, dtype=torch.int64)}
@@ -66,11 +97,21 @@ def test_bad_states_name_the_variable(change, error, message):
         SPACE.check(state)
 
 
+def test_masks_are_legal_only_where_asked():
+    state = SPACE.reference_sample(4, generator=torch.Generator().manual_seed(0))
+    state["h"][0] = 3
+    assert SPACE.check(state, masked=True) == (4,)
+    with pytest.raises(ValueError, match="'h' holds the symbol 3"):
+        SPACE.check(state)
+
+
 def test_bad_spaces_name_the_fix():
     with pytest.raises(ValueError, match="at least one variable"):
         Space()
     with pytest.raises(TypeError, match=r"'x' must be egm\.Real or egm\.Categorical, got int"):
         Space(x=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="by name"):
+        Space(Real(2))  # type: ignore[call-arg]
 
 
 def test_spaces_are_values():

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -50,6 +51,18 @@ def test_centred_variables_live_on_their_subspace():
     torch.testing.assert_close(variable.gaussian_log_prob(z[0], 4.0), expected)
 
 
+@pytest.mark.parametrize("constraint", [None, "positive", (0.0, 1.0)])
+def test_arrays_follow_the_dtype_and_device_of_the_latent(constraint):
+    variable = Real(2, loc=[0.1, 0.2], scale=[0.1, 3.0], constraint=constraint)
+    # single precision comes first: a constant kept from it must not serve double precision
+    for like in (torch.zeros(2), torch.zeros(2, dtype=torch.float64), torch.zeros(2, device="meta")):
+        for result in (variable.from_latent(like), variable.to_latent(like), variable.log_det(like)):
+            assert (result.dtype, result.device) == (like.dtype, like.device)
+    if constraint is None:
+        assert variable.from_latent(torch.zeros(2, dtype=torch.float64)).tolist() == [0.1, 0.2]
+        assert variable.from_latent(torch.ones(2, dtype=torch.float64)).tolist() == [0.2, 3.2]
+
+
 def test_symbols_may_differ_by_site():
     variable = Categorical([2, 3, 5])
     assert (variable.shape, variable.size, variable.mask, variable.sites) == ((3,), 5, 5, 3)
@@ -66,6 +79,7 @@ def test_variables_are_values():
     assert Real(2, scale=[1.0, 2.0]) == Real((2,), scale=torch.tensor([1.0, 2.0]))
     assert hash(Real(2)) == hash(Real((2,)))
     assert Real(2) != Real(2, loc=1.0)
+    assert Real(np.int64(3)) == Real((np.int64(3),)) == Real(3)  # type: ignore[arg-type]
     with pytest.raises(AttributeError):
         Real(2).scale = 3.0  # type: ignore[misc]
 
@@ -75,14 +89,20 @@ def test_variables_are_values():
     [
         (lambda: Real(0), "at least one entry"),
         (lambda: Real(2, scale=-1.0), "scale must be positive"),
+        (lambda: Real(2, scale=0.0), "scale must be positive"),
+        (lambda: Real(2, scale=[1.0, 0.0]), "scale must be positive"),
         (lambda: Real(2, scale=math.nan), "scale must be finite"),
         (lambda: Real(2, loc=[1.0, 2.0, 3.0]), r"loc of shape \(3,\) does not broadcast to the shape \(2,\)"),
         (lambda: Real(2, constraint="negative"), "constraint must be None, 'positive', 'simplex' or an interval"),
-        (lambda: Real(2, constraint=(1.0, 1.0)), "finite lo < hi"),
+        (lambda: Real(2, constraint=(1.0, 1.0)), "finite numbers lo < hi"),
         (lambda: Real(2, constraint=(0.0, math.inf)), "use 'positive'"),
+        (lambda: Real(2, constraint=(0, 1, 2)), r"interval \(lo, hi\)"),  # type: ignore[arg-type]
         (lambda: Real((), constraint="simplex"), "at least two entries"),
         (lambda: Real(4, centered=True), r"shape \(particles, dimension\)"),
+        (lambda: Real((1, 2), centered=True), "at least two particles"),
         (lambda: Real((4, 2), centered=True, loc=1.0), "centered=True needs loc=0"),
+        (lambda: Real((4, 2), centered=True, scale=[1.0, 2.0]), "one number for scale"),
+        (lambda: Real((4, 2), centered=True, constraint="positive"), "no constraint"),
         (lambda: Categorical(0), "positive whole number"),
         (lambda: Categorical(2.5), "positive whole number"),
         (lambda: Categorical([2, 3], shape=3), r"n has shape \(2,\), but the variable has shape \(3,\)"),
@@ -94,16 +114,36 @@ def test_bad_declarations_name_the_fix(make, message):
 
 
 @pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: Real(2.0), TypeError, "whole numbers"),  # type: ignore[arg-type]
+        (lambda: Real((2.7,)), TypeError, "whole numbers"),  # type: ignore[arg-type]
+        (lambda: Real(2, loc="a"), (TypeError, ValueError), r"\bloc must"),
+        (lambda: Real(2, scale="a"), (TypeError, ValueError), r"\bscale must"),
+        (lambda: Categorical("a"), (TypeError, ValueError), r"\bn must"),
+    ],
+)
+def test_arguments_of_another_type_are_named(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
     ("variable", "value", "error", "message"),
     [
         (Real(2), torch.zeros(3), ValueError, r"'a' needs shape \[..., 2\], got \(3,\)"),
         (Real(2), torch.zeros(2, dtype=torch.int64), TypeError, r"'a' is Real .* got torch.int64; convert with .float"),
         (Real(2), torch.tensor([0.0, math.nan]), ValueError, "'a' holds NaN or infinite values"),
+        (Real(2), torch.tensor([0.0, math.inf]), ValueError, "'a' holds NaN or infinite values"),
         (Real(2, constraint="positive"), torch.tensor([1.0, -1.0]), ValueError, "'a' must be positive"),
+        (Real(2, constraint="positive"), torch.tensor([1.0, 0.0]), ValueError, "'a' must be positive"),
         (Real(2, constraint=(0.0, 1.0)), torch.tensor([0.5, 1.5]), ValueError, r"interval \[0.0, 1.0\]"),
+        (Real(2, constraint=(0.0, 1.0)), torch.tensor([-0.5, 0.5]), ValueError, r"interval \[0.0, 1.0\]"),
         (Real(2, constraint="simplex"), torch.tensor([0.5, 0.6]), ValueError, "sum to one"),
+        (Real(2, constraint="simplex"), torch.tensor([1.5, -0.5]), ValueError, "non-negative"),
         (Real((2, 1), centered=True), torch.tensor([[0.5], [0.6]]), ValueError, "subtract the mean over the particles"),
         (Categorical(2, 2), torch.zeros(2), TypeError, r"'a' is Categorical .* got torch.float32; convert with .long"),
+        (Categorical(2, 2), torch.zeros(2, dtype=torch.int32), TypeError, "got torch.int32; convert with .long"),
         (Categorical(2, 2), torch.tensor([0, 3]), ValueError, "symbol 3; symbols run from 0 to n-1 with n=2"),
         (Categorical(2, 2), torch.tensor([0, -1]), ValueError, "symbol -1"),
         (Categorical(2, 2), torch.tensor([0, 2]), ValueError, "that is the mask symbol"),
@@ -113,6 +153,11 @@ def test_bad_declarations_name_the_fix(make, message):
 def test_bad_values_name_the_variable_and_the_fix(variable, value, error, message):
     with pytest.raises(error, match=message):
         variable.check(value, "a")
+
+
+@pytest.mark.parametrize("constraint", [(0.0, 1.0), "simplex"])
+def test_closed_supports_include_their_ends(constraint):
+    Real(2, constraint=constraint).check(torch.tensor([0.0, 1.0]), "a")
 
 
 def test_the_mask_is_legal_only_where_asked():

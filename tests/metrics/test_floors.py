@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from egm import Target
 from egm.metrics import Floor, at_floor, e_w1, floor, m_w1, w1
 from egm.metrics.floors import derive_seed
-from egm.targets import GBRBM, Ising, JointMoG
+from egm.targets import GBRBM, Ising, JointDW4, JointMoG
 
 #: measured elsewhere, from 40 pairs of 2000 draws, rounded to the digits shown
 PUBLISHED = [
@@ -34,15 +35,27 @@ def test_mixed_floors_reproduce_the_published_ones(target, energy):
     assert_agrees(floor("e_w1", target, 2000, pairs=200), energy, 5e-3)
 
 
-def test_floor_agrees_with_theory():
+def assert_agrees_with_theory(measured: Floor, target: Target, draws: int) -> None:
     """For n draws on each side, E W1 → ∫ √(2F(1−F)/n)·√(2/π) dx, the mean of a Brownian bridge's absolute value."""
-    target, n = GBRBM(), 2000
-    energies = target.energy(**target.exact_sample(400_000, seed=5)).double().sort().values
-    step = torch.linspace(0, 1, 400_000, dtype=torch.float64)
+    energies = target.energy(**target.exact_sample(draws, seed=5)).double().sort().values
+    step = torch.linspace(0, 1, draws, dtype=torch.float64)
     density = (step * (1 - step)).sqrt()
-    expected = float(torch.trapezoid(density, energies)) * (2 / n) ** 0.5 * (2 / np.pi) ** 0.5
-    measured = floor("e_w1", target, n, pairs=200, seed=3)
+    expected = float(torch.trapezoid(density, energies)) * (2 / measured.n) ** 0.5 * (2 / np.pi) ** 0.5
     assert abs(measured.mean - expected) < 4 * measured.stderr + 0.02 * expected
+
+
+def test_floor_agrees_with_theory():
+    assert_agrees_with_theory(floor("e_w1", GBRBM(), 2000, pairs=200, seed=3), GBRBM(), 400_000)
+
+
+@pytest.mark.slow
+def test_floor_of_an_mcmc_reference(tmp_path, monkeypatch):
+    monkeypatch.setenv("EGM_CACHE_DIR", str(tmp_path))
+    target = JointDW4()
+    measured = floor("e_w1", target, 2000, pairs=200)
+    assert measured.reference_kind == "mcmc"
+    assert_agrees(measured, 0.08, 5e-3)
+    assert_agrees_with_theory(measured, target, 100_000)
 
 
 @pytest.mark.slow
@@ -68,8 +81,8 @@ def test_untrained_draws_are_not_at_the_floor():
 
 def test_a_verdict_needs_enough_evaluations():
     reference = Floor("e_w1", 2000, 200, 0, 1.0, 0.1, "exact")
-    assert at_floor([1.2] * 20, reference)
-    assert not at_floor([1.3] * 20, reference)
+    assert at_floor([1.249] * 20, reference)
+    assert not at_floor([1.251] * 20, reference)
     with pytest.raises(ValueError, match="at least 20 evaluations and a floor of 200 pairs, got 19 and 200"):
         at_floor([1.0] * 19, reference)
     with pytest.raises(ValueError, match="got 20 and 40"):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy import stats as scipy_stats
 
+from egm import Categorical, Real, Space, Target
 from egm.metrics import (
     e_w1,
     e_w2,
@@ -53,6 +54,53 @@ def test_weights_stand_for_repetitions():
     assert w2(a, b, a_log_weights=log_weights) == pytest.approx(w2(repeated, b))
     points, others = normal(20, 3, 2), normal(40, 4, 2)
     assert w2(points, others) == pytest.approx(w2(torch.cat([points, points]), others))  # unequal sizes
+
+
+PAIR = Target(Space(x=Real(2), y=Real((2, 1)), h=Categorical(2)), lambda x, y, h: x.square().sum(-1) + h)
+
+
+@pytest.mark.parametrize(
+    ("metric", "target"), [(e_w1, Ising(4, 0.4)), (e_w2, Ising(4, 0.4)), (m_w1, Ising(4, 0.4)), (x_w2, PAIR)]
+)
+def test_weighted_states_stand_for_repetitions(metric, target):
+    if metric in (e_w2, x_w2):
+        pytest.importorskip("ot")
+    generator = torch.Generator().manual_seed(0)
+    draws, reference = (target.space.reference_sample(n, generator=generator) for n in (60, 120))
+    repeated = {name: torch.cat([x, x[:30], x[:30]]) for name, x in draws.items()}
+    log_weights = torch.where(torch.arange(60) < 30, math.log(3.0), 0.0) - 2.0
+    expected = metric(target, repeated, reference)
+    assert metric(target, draws, reference, log_weights=log_weights) == pytest.approx(expected, rel=1e-5)
+    assert metric(target, draws, reference) != pytest.approx(expected, rel=1e-2)  # the weights matter here
+
+
+def test_x_w2_joins_every_real_variable():
+    a = {"x": torch.zeros(5, 2), "y": torch.zeros(5, 2, 1), "h": torch.zeros(5, dtype=torch.int64)}
+    b = {"x": a["x"] + 2, "y": a["y"] + 4, "h": 1 - a["h"]}
+    assert x_w2(PAIR, a, b) == pytest.approx(math.sqrt(2 * 4 + 2 * 16))
+
+
+DISTANCES = {
+    "w1": lambda a, log_weights: w1(a, normal(40, 1), a_log_weights=log_weights),
+    "w2": lambda a, log_weights: w2(a, normal(40, 1), a_log_weights=log_weights),
+    "w2 of points": lambda a, log_weights: w2(torch.stack([a, 2 * a], -1), normal(40, 1, 2), a_log_weights=log_weights),
+    "quantiles": lambda a, log_weights: w1_to_quantiles(a, [-1.0, 0.0, 3.0], a_log_weights=log_weights),
+}
+
+
+@pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
+def test_draws_of_zero_density_carry_no_weight(distance):
+    pytest.importorskip("ot")
+    a, log_weights = normal(20, 0), normal(20, 2)
+    walled = torch.cat([torch.tensor([math.inf]), a, torch.tensor([math.inf])])
+    padded = torch.cat([torch.tensor([-math.inf]), log_weights, torch.tensor([-math.inf])])
+    assert distance(walled, padded) == pytest.approx(distance(a, log_weights))
+    repeated = a.repeat_interleave(torch.arange(20) + 1)
+    assert distance(a, torch.log(torch.arange(20) + 1.0)) == pytest.approx(distance(repeated, None))
+    with pytest.raises(ValueError, match="zero density"):
+        distance(walled, torch.zeros(22))
+    with pytest.raises(ValueError, match="every weight is zero"):
+        distance(a, torch.full((20,), -math.inf))
 
 
 def test_missing_pot_names_the_extra(monkeypatch):
@@ -122,6 +170,16 @@ def test_modes_are_counted():
     assert mode_count(GMM40(), GMM40().exact_sample(2000)) == 40
     untrained = GMM40().space.reference_sample(2000, generator=torch.Generator().manual_seed(0))
     assert mode_shares(GMM40(), untrained)[-1] > 0.4
+
+
+@pytest.mark.parametrize("mode", range(1, 6))
+def test_a_mode_is_found_at_a_tenth_of_its_mass(mode):
+    target, n = GBRBM(), 10_000
+    below = int(0.1 * float(target.modes.masses[mode]) * n)
+    for inside, found in ((below, 1), (below + 1, 2)):
+        index = torch.where(torch.arange(n) < inside, mode, 0)
+        draws = {"v": target.modes.centers[index], "h": torch.zeros(n, 3, dtype=torch.int64)}
+        assert mode_count(target, draws) == found
 
 
 def test_two_point_correlation():

@@ -52,11 +52,13 @@ def test_samples_and_proposals_follow_their_kernels(path, t, r):
     drawn = path.sample(start.expand(count, *start.shape), t, r, generator=generator)
     assert_counts(torch.bincount(index_of(drawn, x_t), minlength=len(x_t)), p[:, 0], "sample")
     for row in (0, len(x_t) - 1):
-        proposed = path.propose(x_t[row], t, r, count=count, generator=generator)
         law = p[row] / p[row].sum()
-        assert_counts(
-            torch.bincount(index_of(proposed, x_r), minlength=len(x_r)), law, f"proposal from {x_t[row].tolist()}"
-        )
+        many = path.propose(x_t[row], t, r, count=count, generator=generator)
+        one_each = path.propose(x_t[row].expand(count, *x_t[row].shape), t, r, count=1, generator=generator)[0]
+        for proposed in (many, one_each):
+            assert_counts(
+                torch.bincount(index_of(proposed, x_r), minlength=len(x_r)), law, f"proposal from {x_t[row].tolist()}"
+            )
 
 
 @pytest.mark.parametrize(("t", "r"), [pair for pair in TIMES if pair[1] < 1])
@@ -89,6 +91,39 @@ def test_bridge_is_linear_in_the_table_and_normalised(path):
         x_t == path.variable.mask if path.alphabet > path.variable.size else torch.ones_like(x_t, dtype=torch.bool)
     )
     torch.testing.assert_close(end[unknown][..., : path.variable.size], table[unknown])
+
+
+@pytest.mark.parametrize("power", [0.1, 0.5, 1.0, 2.0, 3.0, None])
+def test_nothing_stays_masked_at_the_end_in_single_precision(power):
+    """Rounding leaves no mask at r = 1 and no negative probability, whatever float32 table a softmax returns."""
+    path = Masked(Categorical([2, 3, 7]), schedule=Cosine() if power is None else Polynomial(power))
+    assert float(path.kappa(torch.ones(()))) == 1
+    logits = 3 * torch.randn(5_000, 3, 7, generator=torch.Generator().manual_seed(0))
+    table = torch.softmax(logits.masked_fill(~path.variable.legal(logits), -torch.inf), -1)
+    x_t = torch.full((5_000, 3), path.variable.mask)
+    for t, r in [(0.0, 1.0), (0.4, 1.0), (0.999, 1.0), (0.4, 1 - 2**-24), (0.0, 0.5), (0.4, 0.4001)]:
+        bridge = path.bridge(x_t, table, t, r)
+        assert bool((bridge >= 0).all()), (t, r)
+        torch.testing.assert_close(bridge.sum(-1), torch.ones(5_000, 3))
+        if r == 1:
+            assert bool((bridge[..., -1] == 0).all()), t
+
+
+@pytest.mark.parametrize(("t", "r", "expected"), [
+    (0.3, 0.6, torch.float32), (torch.tensor(0.3), 0.6, torch.float32), (0.3, torch.tensor(0.6), torch.float32),
+    (torch.tensor(0.3, dtype=torch.float64), 0.6, torch.float64),
+    (0.3, torch.tensor(0.6, dtype=torch.float64), torch.float64),
+])  # fmt: skip
+@pytest.mark.parametrize("path", pairs(DISCRETE, {"unequal": SYMBOLS["unequal"]}))
+def test_results_have_the_dtype_of_the_times(path, t, r, expected):
+    x = torch.zeros(4, 2, dtype=torch.int64)
+    table = path.one_hot(x, expected)
+    times = path.times(t, r, x)
+    assert [time.dtype for time in times] == [expected] * 2
+    torch.testing.assert_close(torch.stack(times).flatten(), torch.tensor([0.3, 0.6], dtype=expected))
+    results = (path.log_prob(x, x, t, r), path.bridge(x, table, t, r), path.rates(x, table, t, r))
+    assert {result.dtype for result in results} == {expected}
+    assert path.sample(x, t, r).dtype == path.propose(x, t, r, count=2).dtype == torch.int64
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -128,16 +163,34 @@ def test_masked_free_energy_terms():
 def test_product_path_adds_logs_and_rejects_strangers():
     space = Space(v=Real(2), h=Categorical(2, shape=3))
     path = ProductPath(space)
-    generator = torch.Generator().manual_seed(0)
-    x_1 = space.reference_sample(6, generator=generator, dtype=torch.float64)
-    x_t = path.sample(x_1, 0.4, generator=generator)
-    parts = [path[name].log_prob(x_t[name], x_1[name], 0.4) for name in space]
-    torch.testing.assert_close(path.log_prob(x_t, x_1, 0.4), parts[0] + parts[1])
-    parts = [path[name].log_normaliser(x_t[name], 0.4, 0.6) for name in space]
-    torch.testing.assert_close(path.log_normaliser(x_t, 0.4, 0.6), parts[0] + parts[1])
-    proposals = path.propose(x_t, 0.4, 0.6, count=5, generator=generator)
-    assert proposals["v"].shape == (5, 6, 2)
-    assert proposals["h"].shape == (5, 6, 3)
+    t, r = torch.tensor([0.4, 0.6], dtype=torch.float64)
+
+    def seeded():
+        return torch.Generator().manual_seed(0)
+
+    x_1 = space.reference_sample(6, generator=seeded(), dtype=torch.float64)
+    x_r = path.sample(x_1, r, generator=seeded())
+    x_t = path.sample(x_r, t, r, generator=seeded())
+    logs = {
+        "log_prob": lambda p, pick: p.log_prob(pick(x_t), pick(x_r), t, r),
+        "log_normaliser": lambda p, pick: p.log_normaliser(pick(x_t), t, r),
+        "prior_log_prob": lambda p, pick: p.prior_log_prob(pick(x_t), 0.4),
+    }
+    for label, log in logs.items():
+        parts = [log(path[name], lambda state, name=name: state[name]) for name in space]
+        torch.testing.assert_close(log(path, lambda state: state), parts[0] + parts[1], msg=label)
+    in_numbers = path.log_prob(x_t, x_r, 0.4, 0.6)  # as precise as its real variables
+    torch.testing.assert_close(in_numbers, path.log_prob(x_t, x_r, t, r), rtol=1e-14, atol=0)
+    draws = {
+        "sample": lambda p, pick, g: p.sample(pick(x_r), t, r, generator=g),
+        "propose": lambda p, pick, g: p.propose(pick(x_t), t, r, count=5, generator=g),
+        "prior_sample": lambda p, pick, g: p.prior_sample((50,), 0.4, generator=g, dtype=torch.float64),
+    }
+    for label, draw in draws.items():
+        together, generator = draw(path, lambda state: state, seeded()), seeded()
+        for name in space:
+            alone = draw(path[name], lambda state, name=name: state[name], generator)
+            assert torch.equal(together[name], alone), (label, name)
     with pytest.raises(ValueError, match="'w'"):
         ProductPath(space, {"w": path["v"]})
     with pytest.raises(ValueError, match="was made for"):

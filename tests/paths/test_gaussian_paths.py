@@ -17,15 +17,24 @@ def kernel(path, t, r):
     return path.alpha(t) / path.alpha(r), path.variance(t, r)
 
 
-@pytest.mark.parametrize(("t", "r"), TIMES)
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("t", "r"), [*TIMES, (0.6, 0.6001), (0.999, 1.0), (0.9999, 1.0)])
+@pytest.mark.parametrize("path", pairs(GAUSSIAN, {"scalar": Real(())}))
 def test_variance_has_no_cancellation_error(path, t, r):
     a, s2 = kernel(path, t, r)
     sigma2_t, sigma2_r = kernel(path, t, 1.0)[1], path.variance(torch.tensor(r, dtype=torch.float64))
     torch.testing.assert_close(s2, sigma2_t - a**2 * sigma2_r, rtol=1e-9, atol=1e-12)
     t32, r32 = torch.tensor(t, dtype=torch.float32), torch.tensor(r, dtype=torch.float32)
-    exact = path.variance(t32.double(), r32.double())  # the same rounded times
-    torch.testing.assert_close(path.variance(t32, r32).double(), exact, rtol=1e-4, atol=0)
+    for function in (path.variance, path.log_variance_dot):
+        exact = function(t32.double(), r32.double())  # the same rounded times
+        torch.testing.assert_close(function(t32, r32).double(), exact, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("t", [0.05, 0.4, 0.8])
+@pytest.mark.parametrize("make", GAUSSIAN.values(), ids=GAUSSIAN)
+def test_kernels_over_short_times_spread_by_the_diffusion(make, t):
+    """s²(t, t+h)/h → g_t²: the noise that p_{t|t+h} adds is that of the process whose reversal it is."""
+    path, t = make(Real(())), torch.tensor(t, dtype=torch.float64)
+    torch.testing.assert_close(path.variance(t, t + 1e-7) / 1e-7, path.diffusion(t), rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize(("name", "t", "alpha", "sigma"), [
@@ -125,6 +134,34 @@ def test_prior_is_the_noised_reference_law(path):
         width = 1.3 * float(noised.square().sum() / 20_000 / path.variable.dimension) ** 0.5
         log_ratio = path.prior_log_prob(width * nodes, t) - path.variable.gaussian_log_prob(width * nodes, width**2)
         assert float((weights * log_ratio.exp()).sum()) == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("t", [0.0, 0.4])
+@pytest.mark.parametrize("path", PATHS)
+def test_prior_log_prob_is_the_integral_over_the_reference_law(path, t):
+    nodes, weights = gauss_hermite(path.variable, 40)
+    alpha, sigma2 = kernel(path, t, 1.0)
+    x_t = 1.5 * random_value(path, 6)
+    # ∫ p_{t|1}(x_t | x_1) p_ref(x_1) dx_1 around the posterior of x_1, a little wider
+    centre, width2 = alpha * x_t / (alpha**2 + sigma2), 1.44 * sigma2 / (alpha**2 + sigma2)
+    x_1 = centre + width2.sqrt() * nodes
+    log_integrand = path.log_prob(x_t, x_1, t) + path.variable.gaussian_log_prob(x_1, 1.0)
+    log_integrand = log_integrand - path.variable.gaussian_log_prob(x_1 - centre, width2)
+    torch.testing.assert_close(path.prior_log_prob(x_t, t), torch.logsumexp(log_integrand + weights.log(), 0))
+
+
+@pytest.mark.parametrize("x_dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("t", [0.3, torch.tensor(0.3), torch.tensor(0.3, dtype=torch.float64)], ids=["py", "32", "64"])
+@pytest.mark.parametrize("r", [0.6, torch.tensor(0.6), torch.tensor(0.6, dtype=torch.float64)], ids=["py", "32", "64"])
+@pytest.mark.parametrize("path", pairs(GAUSSIAN, {"2d": Real(2)}))
+def test_results_have_the_dtype_of_the_state(path, x_dtype, t, r):
+    x = torch.full((4, 2), 0.5, dtype=x_dtype)
+    results = (
+        *path.times(t, r, x), path.over_batch(t, x), path.sample(x, t, r), path.propose(x, t, r, count=2),
+        path.log_prob(x, x, t, r), path.log_normaliser(x, t, r), path.velocity(x, x, t, r), path.score(x, x, t, r),
+        *path.bridge(x, x, t, r), path.prior_log_prob(x, t),
+    )  # fmt: skip
+    assert {result.dtype for result in results} == {x_dtype}
 
 
 @pytest.mark.parametrize("path", PATHS)

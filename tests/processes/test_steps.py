@@ -61,6 +61,28 @@ def test_diffusion_step_follows_its_density(path):
     assert_variance(x_r, (column * (points - first) ** 2).sum(0), "variance")
 
 
+@pytest.mark.parametrize("make", GAUSSIAN.values(), ids=GAUSSIAN)
+def test_the_centre_of_mass_of_a_prediction_does_not_matter(make):
+    """A network need not know that the variable is centred: a shift of all particles changes nothing."""
+    path = make(Real((3, 2), centered=True))
+    x_t, x_r, centred = (random_value(path, seed).expand(4, 3, 2) for seed in (0, 1, 2))
+    shifted = centred + torch.tensor([0.7, -1.3], dtype=torch.float64)
+    mixture = Superposition([(0.4, Flow(path)), (0.6, Diffusion(path))])
+
+    def results(prediction):
+        for process in (Flow(path), Diffusion(path)):
+            yield process.marginal(x_t, prediction, 0.4).drift
+            yield process.step(x_t, prediction, 0.4, 0.6, generator=torch.Generator().manual_seed(0))
+        yield mixture.marginal(x_t, [prediction, prediction], 0.4).drift
+        yield mixture.step(x_t, [prediction, prediction], 0.4, 0.6, generator=torch.Generator().manual_seed(0))
+        yield Diffusion(path).log_step(x_r, x_t, prediction, 0.4, 0.6, error=0.2)
+
+    for got, want in zip(results(shifted), results(centred), strict=True):
+        torch.testing.assert_close(got, want)
+        if got.ndim > 1:
+            assert float(got.mean(-2).abs().max()) < 1e-9 * float(got.abs().max())
+
+
 # ---------------------------------------------------------------------- discrete jump
 
 
@@ -99,6 +121,17 @@ def test_discrete_step_follows_its_density(path):
         assert float(law.sum()) == pytest.approx(1)
         hits = (x_r.reshape(20_000, 1, -1) == every.reshape(1, len(every), -1)).all(-1).sum(0)
         assert_counts(hits, law)
+
+
+@pytest.mark.parametrize("path", pairs(DISCRETE, SYMBOLS))
+def test_log_step_broadcasts_over_leading_axes(path):
+    generator, x_t = torch.Generator().manual_seed(0), states(path, running=True)
+    denoised = torch.rand(*x_t.shape, path.variable.size, generator=generator, dtype=torch.float64)
+    x_r = x_t[torch.randint(len(x_t), (5, len(x_t)), generator=generator)]
+    t = torch.linspace(0.2, 0.5, len(x_t), dtype=torch.float64)
+    got = DiscreteJump(path).log_step(x_r, x_t, denoised, t, 0.7)
+    each = [DiscreteJump(path).log_step(row, x_t, denoised, t, 0.7) for row in x_r]
+    torch.testing.assert_close(got, torch.stack(each))
 
 
 def test_small_discrete_steps_agree_with_the_rates():
@@ -191,6 +224,8 @@ def test_superposition_checks_its_parts():
     path = CondOT(Real(1))
     with pytest.raises(ValueError, match="sum to one"):
         Superposition([(0.5, Flow(path)), (0.6, Diffusion(path))])
+    with pytest.raises(ValueError, match="non-negative"):
+        Superposition([(-0.5, Flow(path)), (1.5, Diffusion(path))])
     with pytest.raises(ValueError, match="share one path"):
         Superposition([(0.5, Flow(path)), (0.5, Diffusion(CondOT(Real(1))))])
     with pytest.raises(ValueError, match="centred"):
@@ -237,9 +272,3 @@ def test_divergences_are_bregman(process):
     torch.testing.assert_close(slope, torch.zeros_like(slope), rtol=0, atol=1e-9)
     shifted = (mean + 0.05).detach()
     assert float(process.divergence(build(samples), build(shifted.expand_as(samples))).mean()) > loss.item()
-
-
-def test_sample_table_never_draws_weight_zero():
-    table = torch.tensor([0.0, 2.0, 0.0, 1.0, 0.0])
-    drawn = sample_table(table.expand(30_000, 5), generator=torch.Generator().manual_seed(0))
-    assert_counts(torch.bincount(drawn, minlength=5), table / 3)

@@ -31,6 +31,27 @@ def test_a_good_energy_passes_and_every_state_counts():
     assert (target.log_z, target.reference_kind, target.has_partial_energy) == (None, None, False)
 
 
+def test_partial_energies_count_as_calls():
+    target = Ising(3, 0.4)
+    assert target.has_partial_energy
+    target.partial_energy(s=torch.full((5, 2, 3, 3), 2))
+    assert (target.energy_calls, target.score_calls) == (10, 0)
+
+
+@pytest.mark.parametrize("batch", [(), (5,), (2, 3)])
+def test_variables_are_observed_flat_by_default(batch):
+    space = Space(v=Real((2, 3)), w=Real(()), h=Categorical(3, shape=4))
+    target = Target(space, lambda v, w, h: w)
+    v = torch.arange(6.0, dtype=torch.float64).reshape(2, 3).expand(*batch, 2, 3)
+    state = {"v": v, "w": torch.full(batch, 7.0), "h": torch.arange(4).expand(*batch, 4)}
+    expected = {"v": v.flatten(-2), "w": torch.tensor([7.0]), "h": torch.arange(4.0)}
+    observed = target.observables(**state)
+    assert list(observed) == ["v", "w", "h"]
+    for name, value in observed.items():
+        # floats keep their dtype, symbols take the default one
+        torch.testing.assert_close(value, expected[name].expand(*batch, -1))
+
+
 def test_from_log_prob_has_the_other_sign():
     state = SPACE.reference_sample(3)
     target = Target.from_log_prob(SPACE, lambda v, h: -good_energy(v, h))
@@ -66,6 +87,8 @@ def stateful():
         (lambda v, h: h.sum(-1), "floating-point torch.Tensor, got torch.int64"),
         (lambda v, h: 3.0, "floating-point torch.Tensor, got float"),
         (lambda v: v.sum(-1), r"exactly the variables \['v', 'h'\]"),
+        (lambda v, k: v.sum(-1), r"exactly the variables \['v', 'h'\]"),
+        (lambda v, h, k: v.sum(-1), r"exactly the variables \['v', 'h'\]"),
         (lambda v, h: good_energy(v, h).to("meta"), "came back on meta; create constants on the device of the state"),
         (
             lambda v, h: good_energy(v, h) * math.inf,
@@ -88,12 +111,21 @@ def test_the_offending_state_is_shown():
     assert shown > 0
 
 
-def test_errors_inside_a_users_energy_are_not_hidden():
-    def broken(v, h):
-        raise RuntimeError("boom")
+def boom(v, h):
+    raise RuntimeError("boom")
 
-    with pytest.raises(RuntimeError, match="boom"):
-        Target(SPACE, broken).check()
+
+@pytest.mark.parametrize(
+    ("energy", "error", "message"),
+    [
+        (boom, RuntimeError, "^boom"),
+        (lambda v, h: torch.sum(v, dim="a"), TypeError, r"^sum\(\) received"),  # type: ignore[call-overload]
+        (lambda v, h: good_energy(v), TypeError, r"^good_energy\(\) missing 1 required positional argument"),  # type: ignore[call-arg]
+    ],
+)
+def test_errors_inside_a_users_energy_are_not_hidden(energy, error, message):
+    with pytest.raises(error, match=message):
+        Target(SPACE, energy).check()
 
 
 def test_bad_arguments_are_named():
@@ -132,6 +164,23 @@ def test_gradients_are_projected_on_centred_variables():
     target = Target(space, lambda x: (weights * x).sum((-1, -2)))
     _, gradient = target.latent_energy_and_gradient(space.reference_sample(1))
     torch.testing.assert_close(gradient["x"][0], weights - weights.mean(0))
+
+
+def test_symbols_alone_have_an_energy_and_no_gradient():
+    target = Target(Space(h=Categorical(3, shape=2)), lambda h: h.sum(-1).float())
+    energy, gradient = target.latent_energy_and_gradient({"h": torch.tensor([[0, 1], [2, 2]])})
+    assert (energy.tolist(), gradient) == ([1.0, 4.0], {})
+
+
+def test_the_gradient_of_an_ignored_variable_is_zero():
+    space = Space(x=Real(2), y=Real(3), h=Categorical(2))
+    latent = {"x": torch.ones(4, 2), "y": torch.ones(4, 3), "h": torch.tensor([0, 1, 1, 0])}
+    energy, gradient = Target(space, lambda x, y, h: 3 * x.sum(-1) + h).latent_energy_and_gradient(latent)
+    assert energy.tolist() == [6.0, 7.0, 7.0, 6.0]
+    torch.testing.assert_close(gradient, {"x": torch.full((4, 2), 3.0), "y": torch.zeros(4, 3)})
+    detached = Target(space, lambda x, y, h: x.detach().sum(-1))
+    with pytest.raises(EnergyError, match="without a gradient"):
+        detached.latent_energy_and_gradient(latent)
 
 
 def test_constants_follow_the_state():
@@ -184,3 +233,14 @@ def test_a_target_without_a_plan_says_so():
 
     with pytest.raises(NotImplementedError, match="no plan for an MCMC reference"):
         Planless(SPACE, good_energy).exact_sample(3)
+
+
+def test_modules_and_builtins_are_energies_too():
+    class Half(torch.nn.Module):
+        def forward(self, x):
+            return 0.5 * x.square()
+
+    Target(Space(x=Real(())), Half()).check()
+    with pytest.raises(EnergyError, match=r"exactly the variables \['y'\]"):
+        Target(Space(y=Real(())), Half()).check()
+    Target(Space(input=Real(())), torch.square).check()

@@ -47,13 +47,21 @@ class Path(ABC, Generic[V]):
         """Log Z_{r|t}(x_t) = log ∫ p_{t|r}(x_t | x_r) dx_r, shape [...]."""
 
     @abstractmethod
-    def prior_log_prob(self, x_t: Tensor, t: float = 0.0) -> Tensor:
+    def average(self, x_r: Tensor, weights: Tensor) -> Tensor:
+        """Weighted sum over end points [K, ..., *shape], weights [K, ...]: of values (reals) or one-hots (symbols)."""
+
+    @abstractmethod
+    def denoised(self, x_t: Tensor, average: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        """The denoiser, E[x_1 | x_t] or the table p(x_1 | x_t), from the same at time r; linear in `average`."""
+
+    @abstractmethod
+    def prior_log_prob(self, x_t: Tensor, t: Time = 0.0) -> Tensor:
         """Log-density of `prior_sample`, shape [...]."""
 
     def prior_sample(
         self,
         batch: Sequence[int],
-        t: float = 0.0,
+        t: Time = 0.0,
         *,
         generator: torch.Generator | None = None,
         dtype: torch.dtype | None = None,
@@ -67,23 +75,28 @@ class Path(ABC, Generic[V]):
         """Leading shape of a value of this path's variable."""
         return x.shape[: x.ndim - len(self.variable.latent_shape)]
 
-    def over_sites(self, t: Time, x: Tensor, like: Time | None = None) -> Tensor:
+    def over_sites(self, t: Time, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """t as a float tensor that broadcasts against x: one trailing axis for each axis of a value.
 
-        Numbers are put on x's device, tensors have to be there. The dtype is that of x, or where x holds symbols that
-        of t or of the other time `like`, whichever is a tensor.
+        Numbers are put on x's device, tensors have to be there. Unless given, the dtype is that of x, or of t where x
+        holds symbols.
         """
-        dtypes = [value.dtype for value in (x, t, like) if isinstance(value, Tensor) and value.is_floating_point()]
-        dtype = dtypes[0] if dtypes else torch.get_default_dtype()
+        dtype = dtype or _time_dtype(x, t)
         # torch.full fills on the device, where torch.tensor would copy from the host
         t = t.to(dtype) if isinstance(t, Tensor) else torch.full((), t, dtype=dtype, device=x.device)
         return t.reshape((*t.shape, *(1,) * len(self.variable.latent_shape)))
 
     def times(self, t: Time, r: Time, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Both times as `over_sites` gives them, in one dtype."""
-        return self.over_sites(t, x, r), self.over_sites(r, x, t)
+        """Both times as `over_sites` gives them, in one dtype: that of x, t or r, the first that has one."""
+        dtype = _time_dtype(x, t, r)
+        return self.over_sites(t, x, dtype), self.over_sites(r, x, dtype)
 
     def over_batch(self, t: Time, x: Tensor) -> Tensor:
         """t as a float tensor that broadcasts against the batch of x."""
         t = self.over_sites(t, x)
         return t.reshape(t.shape[: t.ndim - len(self.variable.latent_shape)])
+
+
+def _time_dtype(*values: Time) -> torch.dtype:
+    floating = [value.dtype for value in values if isinstance(value, Tensor) and value.is_floating_point()]
+    return floating[0] if floating else torch.get_default_dtype()

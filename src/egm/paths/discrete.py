@@ -56,6 +56,12 @@ class DiscretePath(Path[Categorical]):
     def bridge(self, x_t: Tensor, table: Tensor, t: Time, r: Time) -> Tensor:
         """Σ_z table(z) p_{r|1,t}(x_r | z, x_t) for every symbol x_r: [..., *shape, alphabet], summing to one."""
 
+    def average(self, x_r: Tensor, weights: Tensor) -> Tensor:
+        """Σ_k w_k δ(x_r^k = y), the table [..., *shape, alphabet] of end points [K, ..., *shape], weights [K, ...]."""
+        weights = weights.reshape((*weights.shape, *(1,) * len(self.variable.shape)))
+        # One symbol at a time: a one-hot tensor of all end points would be `alphabet` times as large.
+        return torch.stack([(weights * (x_r == y)).sum(0) for y in range(self.alphabet)], -1)
+
     def one_hot(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """The table of a known end point, [..., *shape, alphabet]."""
         return one_hot(x, self.alphabet).to(dtype or torch.get_default_dtype())
@@ -129,7 +135,14 @@ class Masked(DiscretePath):
         masked = torch.cat([symbols, (1 - reveal).expand(*symbols.shape[:-1], 1)], dim=-1)
         return torch.where((x_t == self.variable.mask)[..., None], masked, self.one_hot(x_t, table.dtype))
 
-    def prior_log_prob(self, x_t: Tensor, t: float = 0.0) -> Tensor:
+    def denoised(self, x_t: Tensor, average: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        """(1−κ_t)/(κ_r−κ_t) times the average; under self-normalised sampling it need not sum to one."""
+        kappa_t, kappa_r = map(self.kappa, self.times(t, r, x_t))
+        scaled = ((1 - kappa_t) / (kappa_r - kappa_t))[..., None] * average
+        revealed = (x_t != self.variable.mask)[..., None]
+        return torch.where(revealed, self.one_hot(x_t, average.dtype), scaled)[..., : self.variable.size]
+
+    def prior_log_prob(self, x_t: Tensor, t: Time = 0.0) -> Tensor:
         kappa = self.kappa(self.over_sites(t, x_t))
         revealed = torch.log(kappa / self.variable.counts(x_t))
         return self.sum_sites(torch.where(x_t == self.variable.mask, torch.log1p(-kappa), revealed))
@@ -185,5 +198,14 @@ class Uniform(DiscretePath):
         w = table / self._kernel(x_t, self.kappa(ts), table.dtype)
         return self._kernel(x_t, self.keep(ts, rs), table.dtype) * self._mixture(w, self.kappa(rs))
 
-    def prior_log_prob(self, x_t: Tensor, t: float = 0.0) -> Tensor:
+    def denoised(self, x_t: Tensor, average: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        """Undoes the mixing between r and 1; under self-normalised sampling entries may be negative."""
+        ts, rs = self.times(t, r, x_t)
+        kappa_r = self.kappa(rs)[..., None]
+        v = average / self._kernel(x_t, self.keep(ts, rs), average.dtype)
+        spread = (1 - kappa_r) / torch.as_tensor(self.variable.counts(x_t), device=x_t.device)[..., None]
+        inverse = (v - spread * v.sum(-1, keepdim=True)) / kappa_r
+        return self._kernel(x_t, self.kappa(ts), average.dtype) * inverse * self.variable.legal(x_t)
+
+    def prior_log_prob(self, x_t: Tensor, t: Time = 0.0) -> Tensor:
         return self.over_batch(t, x_t).new_full(self.batch_shape(x_t), -self.variable.log_volume)

@@ -70,7 +70,7 @@ class GaussianPath(Path[Real]):
         a = self.alpha(self.over_batch(t, x_t)) / self.alpha(self.over_batch(r, x_t))
         return (-self.variable.dimension * torch.log(a)).expand(torch.broadcast_shapes(a.shape, self.batch_shape(x_t)))
 
-    def prior_log_prob(self, x_t: Tensor, t: float = 0.0) -> Tensor:
+    def prior_log_prob(self, x_t: Tensor, t: Time = 0.0) -> Tensor:
         time = self.over_batch(t, x_t)
         return self.variable.gaussian_log_prob(x_t, self.alpha(time).square() + self.variance(time))
 
@@ -97,11 +97,25 @@ class GaussianPath(Path[Real]):
 
     def bridge(self, x_t: Tensor, x_1: Tensor, t: Time, r: Time) -> tuple[Tensor, Tensor, Tensor]:
         """p_{r|1,t}(x_r | x_1, x_t) = N(A x_t + B x_1, V I): its mean, V and B (the last two broadcast over sites)."""
-        t, r = self.times(t, r, x_t)
+        a, b, variance = self._bridge_coefficients(*self.times(t, r, x_t))
+        return a * x_t + b * x_1, variance, b
+
+    def _bridge_coefficients(self, t: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A, B and V."""
         sigma2_t, sigma2_r, s2 = self.variance(t), self.variance(r), self.variance(t, r)
-        a_x = self.alpha(t) / self.alpha(r) * sigma2_r / sigma2_t
-        b_x = self.alpha(r) * s2 / sigma2_t
-        return a_x * x_t + b_x * x_1, sigma2_r * s2 / sigma2_t, b_x
+        a = self.alpha(t) / self.alpha(r)
+        return a * sigma2_r / sigma2_t, self.alpha(r) * s2 / sigma2_t, sigma2_r * s2 / sigma2_t
+
+    # ------------------------------------------------------------------ from weighted end points to a denoiser
+
+    def average(self, x_r: Tensor, weights: Tensor) -> Tensor:
+        """Σ_k w_k x_r^k over the first axis of end points [K, ..., *shape] with weights [K, ...]."""
+        return (weights.reshape((*weights.shape, *(1,) * len(self.variable.latent_shape))) * x_r).sum(0)
+
+    def denoised(self, x_t: Tensor, average: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        """E[x_1 | x_t] from the average E[x_r | x_t]: (average − A x_t)/B."""
+        a, b, _ = self._bridge_coefficients(*self.times(t, r, x_t))
+        return (average - a * x_t) / b
 
 
 class CondOT(GaussianPath):

@@ -81,7 +81,7 @@ class ProductPath:
     def prior_sample(
         self,
         batch: Sequence[int],
-        t: float = 0.0,
+        t: Time = 0.0,
         *,
         generator: torch.Generator | None = None,
         dtype: torch.dtype | None = None,
@@ -93,8 +93,9 @@ class ProductPath:
             for name, path in self.paths.items()
         }
 
-    def prior_log_prob(self, x_t: State, t: float = 0.0) -> Tensor:
+    def prior_log_prob(self, x_t: State, t: Time = 0.0) -> Tensor:
         """Log-density of `prior_sample`, shape [...]."""
+        t, _ = self._times(x_t, t, 1.0)
         return _add(path.prior_log_prob(x_t[name], t) for name, path in self.paths.items())
 
 

@@ -64,6 +64,14 @@ class Process(ABC, Generic[G]):
         """F_t: the generator at x_t from a prediction (denoiser or kernel)."""
 
     @abstractmethod
+    def average(self, x_t: Tensor, x_r: Tensor, weights: Tensor, t: Time) -> Tensor:
+        """Weighted sum over the first axis of what the prediction averages, for end points [K, ...]."""
+
+    @abstractmethod
+    def prediction(self, x_t: Tensor, average: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        """The prediction (denoiser or kernel) from an average over end points at r with weights that sum to one."""
+
+    @abstractmethod
     def step(
         self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
     ) -> Tensor:

@@ -32,6 +32,12 @@ class DiscreteJump(Process[Tensor]):
     def marginal(self, x_t: Tensor, prediction: Tensor, t: Time) -> Tensor:
         return self.path.rates(x_t, prediction, t)
 
+    def average(self, x_t: Tensor, x_r: Tensor, weights: Tensor, t: Time) -> Tensor:
+        return self.path.average(x_r, weights)
+
+    def prediction(self, x_t: Tensor, average: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        return self.path.denoised(x_t, average, t, r)
+
     def step(
         self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
     ) -> Tensor:

@@ -49,11 +49,7 @@ class Jump(RealProcess):
         self.bins, self.limit = bins, limit
 
     def conditional(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> RealGenerator:
-        if not (isinstance(r, int | float) and r == 1):
-            raise ValueError(
-                "the continuous jump has no consistent conditional generator for r < 1, so it cannot be bootstrapped;"
-                " condition on r = 1, passed as a number (method 'egm'), or use a Flow or Diffusion"
-            )
+        _require_end(r)
         return self.marginal(x_t, self.kernel(x_t, x_r, t), t)
 
     def marginal(self, x_t: Tensor, prediction: Tensor, t: Time) -> RealGenerator:
@@ -74,7 +70,7 @@ class Jump(RealProcess):
         rate = (-(a * u + b * (u.square() - 1))).clamp(min=0)
 
         # The roots −1/far and far (or mirrored). Beyond 40 standard deviations φ is zero; a = b = 0 is a path at rest.
-        far = ((a.abs() + (a.square() + 4 * b.square()).sqrt()) / (-2 * b)).nan_to_num(nan=1.0, posinf=torch.inf)
+        far = ((a.abs() + (a.square() + 4 * b.square()).sqrt()) / (2 * b.abs())).nan_to_num(nan=1.0, posinf=torch.inf)
         near, far = 1 / far, far.clamp(max=40.0)
         low = torch.where(a > 0, -near, -far)[..., None]
         high = torch.where(a > 0, far, near)[..., None]
@@ -85,8 +81,24 @@ class Jump(RealProcess):
         total = mass.sum(-1, keepdim=True)
         return torch.where(total > 0, rate[..., None] * mass / total, 0.0)
 
+    def average(self, x_t: Tensor, x_r: Tensor, weights: Tensor, t: Time) -> Tensor:
+        weights = weights.reshape((*weights.shape, *(1,) * (len(self.path.variable.latent_shape) + 1)))
+        return (weights * self.kernel(x_t, x_r, t)).sum(0)
+
+    def prediction(self, x_t: Tensor, average: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        _require_end(r)
+        return average
+
     def step(
         self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
     ) -> Tensor:
         start, end = self.path.times(t, r, x_t)
         return euler_step(self.marginal(x_t, prediction, t), x_t, end - start, self.path.variable, generator=generator)
+
+
+def _require_end(r: Time) -> None:
+    if not (isinstance(r, int | float) and r == 1):
+        raise ValueError(
+            "the continuous jump has no consistent conditional generator for r < 1, so it cannot be bootstrapped;"
+            " condition on r = 1, passed as a number (method 'egm'), or use a Flow or Diffusion"
+        )

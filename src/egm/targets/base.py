@@ -191,8 +191,10 @@ class Target:
                 )
 
     def _checked_call(self, state: State, shape: tuple[int, ...]) -> Tensor:
+        signature = _signature(self._energy)
         try:
-            inspect.signature(self._energy).bind(**state)
+            if signature is not None:
+                signature.bind(**state)
         except TypeError as error:
             raise EnergyError(
                 f"the energy must take exactly the variables {list(self.space)} as keyword arguments: {error}"
@@ -227,6 +229,14 @@ class Target:
 
     def _partial_energy(self, **state: Tensor) -> Tensor:
         raise NotImplementedError
+
+
+def _signature(energy: Callable[..., Tensor]) -> inspect.Signature | None:
+    """What an energy takes, or None for builtin functions, which do not say."""
+    try:
+        return inspect.signature(energy.forward if isinstance(energy, torch.nn.Module) else energy)
+    except ValueError:
+        return None
 
 
 def raise_on_bad_energy(energy: Tensor, state: State) -> None:

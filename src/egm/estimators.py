@@ -1,0 +1,127 @@
+"""One estimator for EGM and EGM-BS: self-normalised importance sampling of the generator.
+
+K proposals x_r^k ~ q_{r|t}(· | x_t) carry the weights w^k ∝ exp(−E_r(x_r^k)). Because q_{r|t} ∝ p_{t|r}(x_t | ·),
+
+    F̂_t(x_t) = Σ_k w^k F_{t|r}(x_t | x_r^k),      Ê_t(x_t) = −log (1/K) Σ_k exp(−E_r(x_r^k)) − log Z_{r|t}(x_t),
+
+with E_1 the target's energy at r = 1 (EGM) or a learned E^φ_r at r = t + ε (EGM-BS). Generators depend on the end point
+through the denoiser (or the jump kernel) alone, so that is what is averaged. Sums run over chunks of proposals in log
+space; memory is bounded and the result does not depend on the chunks beyond rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from egm.paths.base import Time
+from egm.paths.product import ProductPath
+from egm.processes.base import Process
+from egm.processes.jump import Jump
+from egm.spaces import State
+
+DRAW_TOGETHER = 32  # proposals drawn by one call, whatever the chunk: random numbers do not depend on memory
+TEMPORARIES = 6  # tensors of a proposal's size that are alive at once
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What K weighted proposals say at x_t.
+
+    Attributes:
+        prediction: of each variable, the denoiser (mean [..., *shape], table [..., *shape, n]) or the jump kernel.
+        energy: Ê_t, [...]; +inf where every proposal has zero density.
+        ess: effective sample size of the weights as a fraction of K, [...]; zero where every proposal has zero density,
+            and the prediction there is zero.
+    """
+
+    prediction: State
+    energy: Tensor
+    ess: Tensor
+
+
+def estimate(
+    energy: Callable[[State, Time], Tensor],
+    path: ProductPath,
+    processes: Mapping[str, Process[Any]],
+    x_t: State,
+    t: Time,
+    *,
+    r: Time = 1.0,
+    count: int,
+    generator: torch.Generator | None = None,
+    memory: int = 2**30,
+) -> Estimate:
+    """Estimate the marginal generator's parameters and the intermediate energy at latent states x_t.
+
+    Args:
+        energy: E_r in latent coordinates, called with proposals [k, ..., *shape] and r; returns [k, ...].
+        path: the path of every variable.
+        processes: the process of every variable; it says what is averaged.
+        x_t: latent states [..., *shape].
+        t: their times, [...] or a number.
+        r: the time of the end points, t < r ≤ 1.
+        count: number K of proposals for each state.
+        generator: source of every random number.
+        memory: bytes that proposals and their temporaries may take.
+    """
+    if count < 1:
+        raise ValueError(f"count must be at least 1, got {count}")
+    chunk = chunk_size(processes, x_t, count=count, memory=memory)
+    batch = path.space.batch_shape(x_t, latent=True)
+    peak: Tensor | None = None
+    total = square = torch.zeros(())
+    averages: State = {}
+    for start in range(0, count, chunk):
+        stop = min(start + chunk, count)
+        drawn = [
+            path.propose(x_t, t, r, count=min(DRAW_TOGETHER, stop - first), generator=generator)
+            for first in range(start, stop, DRAW_TOGETHER)
+        ]
+        x_r = {name: torch.cat([part[name] for part in drawn]) for name in x_t}
+        log_w = -energy(x_r, r)
+        new_peak = log_w.amax(0) if peak is None else torch.maximum(peak, log_w.amax(0))
+        # Where every weight so far is zero the peak is −inf; any finite number keeps exp(−inf − peak) at zero.
+        safe = torch.where(new_peak == -math.inf, 0.0, new_peak)
+        shrink = torch.zeros_like(safe) if peak is None else torch.exp(peak - safe)
+        w = torch.exp(log_w - safe)
+        total = total * shrink + w.sum(0)
+        square = square * shrink.square() + w.square().sum(0)
+        for name, process in processes.items():
+            added = process.average(x_t[name], x_r[name], w, t)
+            old = averages.get(name)
+            averages[name] = added if old is None else old * _over(shrink, old) + added
+        peak = new_peak
+    if peak is None:
+        raise ValueError("no proposal was made")
+    empty = total == 0
+    divisor = torch.where(empty, 1.0, total)
+    log_mean = torch.where(empty, -math.inf, torch.where(empty, 0.0, peak) + torch.log(divisor) - math.log(count))
+    prediction = {
+        name: process.prediction(x_t[name], averages[name] / _over(divisor, averages[name]), t, r)
+        for name, process in processes.items()
+    }
+    ess = total.square() / (torch.where(empty, 1.0, square) * count)
+    return Estimate(prediction, (-log_mean - path.log_normaliser(x_t, t, r)).expand(batch), ess)
+
+
+def chunk_size(processes: Mapping[str, Process[Any]], x_t: State, *, count: int, memory: int) -> int:
+    """How many proposals of every state fit into `memory` bytes, a multiple of `DRAW_TOGETHER`."""
+    bins = {name: process.bins if isinstance(process, Jump) else 1 for name, process in processes.items()}
+    each = TEMPORARIES * sum(x.numel() * x.element_size() * bins[name] for name, x in x_t.items())
+    blocks = memory // (each * DRAW_TOGETHER)
+    if blocks < 1:
+        raise ValueError(
+            f"memory={memory} bytes is too small: {DRAW_TOGETHER} proposals for this batch take {each * DRAW_TOGETHER};"
+            " raise memory or lower the batch size"
+        )
+    return min(count, int(blocks) * DRAW_TOGETHER)
+
+
+def _over(values: Tensor, like: Tensor) -> Tensor:
+    return values.reshape((*values.shape, *(1,) * (like.ndim - values.ndim)))

@@ -1,0 +1,198 @@
+"""The estimator against exact marginal generators: convergence, independence of r, energies, weights and limits."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from egm.estimators import chunk_size, estimate
+from egm.paths import VE, VP, CondOT, Masked, ProductPath, Uniform
+from egm.processes import Diffusion, Flow, Jump
+from egm.spaces import Real, Space
+from marginals import LabelledGaussians, TinyIsing
+from stats import assert_mean
+
+ORACLES = {
+    "ising-masked": TinyIsing(Masked),
+    "ising-uniform": TinyIsing(Uniform),
+    "gaussian-condot": LabelledGaussians(CondOT, masses=(1.0,), means=(0.6,)),
+    "gaussian-ve": LabelledGaussians(lambda v: VE(v, sigma_min=0.2), masses=(1.0,), means=(0.6,)),  # type: ignore[arg-type]
+    "gaussian-vp": LabelledGaussians(VP, masses=(1.0,), means=(0.6,)),
+    "mixed-masked": LabelledGaussians(CondOT, Masked),
+    "mixed-uniform": LabelledGaussians(VP, Uniform),
+}
+T = torch.tensor(0.5, dtype=torch.float64)
+
+
+def repeat(oracle, r, count, n, seed=0, **options):
+    """n independent estimates at the oracle's state, and the exact prediction there."""
+    start = oracle.start()
+    x_t = {name: x.expand(n, *x.shape) for name, x in start.items()}
+    generator = torch.Generator().manual_seed(seed)
+    t = T.expand(n)
+    r = r if isinstance(r, float) else torch.tensor(r, dtype=torch.float64)
+    got = estimate(
+        oracle.energy, oracle.path, oracle.processes, x_t, t, r=r, count=count, generator=generator, **options
+    )
+    return got, oracle.prediction(start, T)
+
+
+def error(got, exact):
+    """Root-mean-square error over repetitions and entries of all variables together."""
+    squares = [(got.prediction[name] - exact[name]).square().mean() for name in exact]
+    return math.sqrt(float(torch.stack(squares).mean()))
+
+
+@pytest.mark.parametrize("r", [1.0, 0.65], ids=["egm", "bootstrapped"])
+@pytest.mark.parametrize("oracle", ORACLES.values(), ids=ORACLES)
+def test_error_falls_with_the_square_root_of_k(oracle, r):
+    counts = [64, 256, 1024, 4096]
+    errors = [error(*repeat(oracle, r, count, 300, seed=count)) for count in counts]
+    slope = np.polyfit(np.log(counts), np.log(errors), 1)[0]
+    assert slope == pytest.approx(-0.5, abs=0.1)
+    assert errors[-1] < 0.2
+
+
+@pytest.mark.parametrize("oracle", ORACLES.values(), ids=ORACLES)
+def test_estimates_agree_for_every_r(oracle):
+    """Theorem 1: with the exact E_r the mean over repetitions is the exact generator for every r."""
+    for r in (0.55, 0.7, 0.9, 1.0):
+        got, exact = repeat(oracle, r, 2048, 225)
+        for name, value in exact.items():
+            spread = got.prediction[name].std(0) / 15
+            bias = got.prediction[name].var(0)  # self-normalisation is biased by about the variance of one estimate
+            off = (got.prediction[name].mean(0) - value).abs()
+            assert bool((off <= 5 * spread + 5 * bias + 1e-9).all()), (r, name, off, spread)
+
+
+@pytest.mark.parametrize("name", ["ising-masked", "ising-uniform"])
+def test_exact_end_points_give_the_exact_denoiser(name):
+    """Without sampling: averaging over the exact law of x_r given x_t, then converting, is the exact denoiser."""
+    oracle = ORACLES[name]
+    start, path, r = oracle.start(), oracle.path["s"], torch.tensor(0.7, dtype=torch.float64)
+    values = range(path.alphabet)
+    x_r = torch.tensor(list(itertools.product(values, repeat=4))).reshape(-1, 2, 2)
+    x_t = start["s"].expand_as(x_r)
+    log_w = path.log_prob(x_t, x_r, T, r) - oracle.energy({"s": x_r}, r)
+    table = path.average(x_r, torch.softmax(log_w, 0))
+    torch.testing.assert_close(path.denoised(start["s"], table, T, r), oracle.prediction(start, T)["s"])
+
+
+@pytest.mark.parametrize("r", [1.0, 0.65])
+@pytest.mark.parametrize("oracle", ORACLES.values(), ids=ORACLES)
+def test_energy_estimate_is_unbiased_in_density(oracle, r):
+    got, _ = repeat(oracle, r, 64, 4000)
+    exact = oracle.energy(oracle.start(), T)
+    assert_mean(torch.exp(exact - got.energy), 1.0)
+
+
+@pytest.mark.parametrize("name", ["ising-masked", "gaussian-condot", "gaussian-vp", "mixed-masked"])
+def test_bootstrapping_raises_the_effective_sample_size(name):
+    oracle = ORACLES[name]
+    direct, near = (repeat(oracle, r, 1024, 200)[0].ess.mean() for r in (1.0, 0.55))
+    assert float(near) > float(direct)
+    assert float(near) > 0.8
+
+
+@pytest.mark.parametrize("name", ["gaussian-condot", "gaussian-ve", "mixed-masked"])
+def test_results_do_not_depend_on_the_chunks(name):
+    oracle = ORACLES[name]
+    one, _ = repeat(oracle, 0.65, 200, 7)
+    need = chunk_size(
+        oracle.processes, {n: x.expand(7, *x.shape) for n, x in oracle.start().items()}, count=200, memory=2**30
+    )
+    assert need == 200
+    small, _ = repeat(oracle, 0.65, 200, 7, memory=40_000)
+    for key, value in one.prediction.items():
+        torch.testing.assert_close(small.prediction[key], value)
+    torch.testing.assert_close(small.energy, one.energy)
+    torch.testing.assert_close(small.ess, one.ess)
+
+
+def test_every_process_averages_its_own_parameter():
+    """The jump kernel is the posterior mean of conditional kernels; flow and diffusion share the denoiser."""
+    oracle = ORACLES["gaussian-condot"]
+    path = oracle.path["x"]
+    jump = Jump(path, bins=12)
+    x_t, generator = torch.zeros(100, dtype=torch.float64) + 0.1, torch.Generator().manual_seed(0)
+    arguments = ({"x": x_t}, T)
+    got = estimate(oracle.energy, oracle.path, {"x": jump}, *arguments, count=4096, generator=generator)
+    # exact posterior of x_1: Gaussian; the kernel averaged over it by quadrature
+    variance = 1 / (1 / 0.2 + 0.25 / 0.25)
+    mean = variance * (0.6 / 0.2 + 0.5 * 0.1 / 0.25)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    x_1 = torch.tensor(mean + math.sqrt(variance) * nodes)
+    kernels = jump.kernel(x_t[:1].expand(80), x_1, T)
+    exact = torch.tensor(weights / weights.sum()) @ kernels
+    torch.testing.assert_close(got.prediction["x"].mean(0), exact, rtol=0.02, atol=2e-3)
+    flow, diffusion = (
+        estimate(
+            oracle.energy,
+            oracle.path,
+            {"x": process(path)},
+            *arguments,
+            count=64,
+            generator=torch.Generator().manual_seed(1),
+        )
+        for process in (Flow, Diffusion)
+    )
+    torch.testing.assert_close(flow.prediction["x"], diffusion.prediction["x"])
+    with pytest.raises(ValueError, match="cannot be bootstrapped"):
+        estimate(oracle.energy, oracle.path, {"x": jump}, *arguments, r=0.7, count=64)
+
+
+def uniform_line():
+    space = Space(x=Real(1))
+    path = ProductPath(space)
+    return path, {"x": Flow(path["x"])}  # type: ignore[arg-type]
+
+
+def test_effective_sample_size_of_known_weights():
+    path, processes = uniform_line()
+    x_t = {"x": torch.full((3, 1), 0.2)}
+    flat = estimate(lambda x, r: torch.zeros(x["x"].shape[:-1]), path, processes, x_t, 0.5, count=100)
+    torch.testing.assert_close(flat.ess, torch.ones(3))
+    half = estimate(
+        lambda x, r: torch.where(torch.arange(len(x["x"]))[:, None] % 2 == 0, 0.0, math.inf).expand(x["x"].shape[:-1]),
+        path, processes, x_t, 0.5, count=100,
+    )  # fmt: skip
+    torch.testing.assert_close(half.ess, torch.full((3,), 0.5))
+    torch.testing.assert_close(half.energy - flat.energy, torch.full((3,), math.log(2)))
+
+
+def test_walls_are_zero_weights_and_never_nan():
+    path, processes = uniform_line()
+    x_t = {"x": torch.tensor([[0.2], [0.2]])}
+
+    def wall(x, r):
+        legal = torch.tensor([True, False]).expand(x["x"].shape[:-1])  # the second state has no legal proposal at all
+        return torch.where(legal & (x["x"][..., 0] > 0), 0.0, math.inf)
+
+    got = estimate(
+        wall, path, processes, x_t, 0.5, count=320, generator=torch.Generator().manual_seed(0), memory=20_000
+    )
+    assert 0 < float(got.ess[0]) < 1
+    assert float(got.prediction["x"][0]) > 0
+    assert got.energy.tolist()[1] == math.inf
+    assert got.ess.tolist()[1] == 0
+    assert bool(torch.isfinite(got.prediction["x"]).all())
+
+
+def test_huge_energies_do_not_overflow():
+    path, processes = uniform_line()
+    x_t = {"x": torch.tensor([[0.2]])}
+    for shift in (-1e5, 1e5):
+        got = estimate(lambda x, r, e=shift: e + x["x"][..., 0].square(), path, processes, x_t, 0.5, count=64)
+        assert bool(torch.isfinite(got.energy).all())
+        assert float(got.energy) == pytest.approx(shift, rel=1e-3)
+
+
+def test_limits_are_named():
+    path, processes = uniform_line()
+    x_t = {"x": torch.zeros(1000, 1)}
+    with pytest.raises(ValueError, match=r"memory=1000 bytes is too small: 32 proposals .* raise memory"):
+        estimate(lambda x, r: x["x"].sum(-1), path, processes, x_t, 0.5, count=64, memory=1000)
+    with pytest.raises(ValueError, match="count must be at least 1, got 0"):
+        estimate(lambda x, r: x["x"].sum(-1), path, processes, x_t, 0.5, count=0)
