@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--commit", default=None, help="commit to record where git is not available")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    at = options.commit or commit()  # before the first file is written
     for target in TARGETS:
         if not repr(target).startswith(tuple(options.only)):
             continue
@@ -55,7 +56,7 @@ def main() -> None:
             "target": repr(target),
             **summary(target.reference),
             "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU {platform.machine()}",
-            "commit": options.commit or commit(),
+            "commit": at,
             "command": "python benchmarks/references.py",
         }
         path = options.out / f"{slug(repr(target))}.json"
