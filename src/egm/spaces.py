@@ -130,7 +130,7 @@ class Space:
         return self.from_latent(latent)
 
     def reference_log_prob(self, state: State) -> Tensor:
-        """Log p_ref(x), a density in x."""
+        """log p_ref(x), a density in x."""
         latent = self.to_latent(state)
         total = -self.log_det(latent) - sum(v.log_volume for v in self.categorical.values())
         for name, variable in self.real.items():

@@ -117,7 +117,7 @@ class Real:
         return (y - constant(self.loc, x)) / constant(self.scale, x)
 
     def log_det(self, z: Tensor) -> Tensor:
-        """Log |∂x/∂z| for each batch element, shape [...]."""
+        """log |∂x/∂z| for each batch element, shape [...]."""
         log_scale = torch.log(torch.as_tensor(self.scale, dtype=torch.float64))
         total = float(log_scale.expand(self.latent_shape).sum()) if log_scale.ndim else self.dimension * log_scale
         batch = z.shape[: z.ndim - len(self.latent_shape)]
@@ -143,7 +143,7 @@ class Real:
         return self.project(torch.randn((*batch, *self.latent_shape), generator=generator, dtype=dtype, device=device))
 
     def gaussian_log_prob(self, residual: Tensor, variance: Tensor | float) -> Tensor:
-        """Log N(residual; 0, variance·I) in the variable's d degrees of freedom; `variance` has the batch's shape."""
+        """log N(residual; 0, variance·I) in the variable's d degrees of freedom; `variance` has the batch's shape."""
         axes = tuple(range(-len(self.latent_shape), 0))
         square = residual.square().sum(axes) if axes else residual.square()
         variance = torch.as_tensor(variance, dtype=residual.dtype, device=residual.device)

@@ -34,7 +34,7 @@ class Path(ABC, Generic[V]):
 
     @abstractmethod
     def log_prob(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> Tensor:
-        """Log p_{t|r}(x_t | x_r), shape [...]."""
+        """log p_{t|r}(x_t | x_r), shape [...]."""
 
     @abstractmethod
     def propose(
@@ -44,7 +44,7 @@ class Path(ABC, Generic[V]):
 
     @abstractmethod
     def log_normaliser(self, x_t: Tensor, t: Time, r: Time = 1.0) -> Tensor:
-        """Log Z_{r|t}(x_t) = log ∫ p_{t|r}(x_t | x_r) dx_r, shape [...]."""
+        """log Z_{r|t}(x_t) = log ∫ p_{t|r}(x_t | x_r) dx_r, shape [...]."""
 
     @abstractmethod
     def average(self, x_r: Tensor, weights: Tensor) -> Tensor:

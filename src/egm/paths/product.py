@@ -54,7 +54,7 @@ class ProductPath:
         return {name: path.sample(x_r[name], t, r, generator=generator) for name, path in self.paths.items()}
 
     def log_prob(self, x_t: State, x_r: State, t: Time, r: Time = 1.0) -> Tensor:
-        """Log p_{t|r}(x_t | x_r), shape [...]."""
+        """log p_{t|r}(x_t | x_r), shape [...]."""
         t, r = self._times(x_t, t, r)
         return _add(path.log_prob(x_t[name], x_r[name], t, r) for name, path in self.paths.items())
 
@@ -66,7 +66,7 @@ class ProductPath:
         return {n: path.propose(x_t[n], t, r, count=count, generator=generator) for n, path in self.paths.items()}
 
     def log_normaliser(self, x_t: State, t: Time, r: Time = 1.0) -> Tensor:
-        """Log Z_{r|t}(x_t), shape [...]."""
+        """log Z_{r|t}(x_t), shape [...]."""
         t, r = self._times(x_t, t, r)
         return _add(path.log_normaliser(x_t[name], t, r) for name, path in self.paths.items())
 

@@ -122,11 +122,11 @@ class Target:
 
     @cached_property
     def log_z(self) -> float | None:
-        """Log ∫ exp(−E(x)) dx, or None where it is unknown."""
+        """log ∫ exp(−E(x)) dx, or None where it is unknown."""
         return self._log_z()
 
     def exact_sample(self, n: int, seed: int = 0, *, device: torch.device | str = "cpu") -> State:
-        """N independent draws of the target; see `reference_kind` for how exact they are."""
+        """n independent draws of the target; see `reference_kind` for how exact they are."""
         if self.reference_kind is None:
             raise NotImplementedError(
                 f"{self!r} has no exact sampler (reference_kind is None); compare with a long MCMC run from egm.mcmc"

@@ -114,7 +114,7 @@ class Ising(LatticeTarget):
 
 
 def kaufman_log_z(size: int, K: float) -> float:
-    """Log Z of the size × size ferromagnet without field at K = βJ > 0, exact to rounding for every size and K.
+    """log Z of the size × size ferromagnet without field at K = βJ > 0, exact to rounding for every size and K.
 
     >>> round(kaufman_log_z(64, 0.4407), 1)
     3808.7

@@ -120,7 +120,7 @@ def to_revealed_spins(s: Tensor) -> Tensor:
 
 
 def inverse_temperature(beta: float, *, hint: str) -> float:
-    """Beta as a float; raises if it is negative (with `hint`, what to do instead) or not finite."""
+    """beta as a float; raises if it is negative (with `hint`, what to do instead) or not finite."""
     if finite("beta", beta) < 0:
         raise ValueError(f"beta is an inverse temperature and must be >= 0, got {beta}; {hint}")
     return float(beta)

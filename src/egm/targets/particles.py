@@ -106,7 +106,7 @@ class JointDW4(Target):
 
 
 class _LennardJones(Target):
-    """N Lennard-Jones particles of well depth 2 at distance 1, in a harmonic trap.
+    """n Lennard-Jones particles of well depth 2 at distance 1, in a harmonic trap.
 
     The scale is that of a ball of close-packed spheres at distance 1, in which a particle takes the volume 1/√2: a
     radius R = (3n/(4π√2))^{1/3}, and the variance R²/5 along each axis.

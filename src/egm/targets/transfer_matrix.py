@@ -114,7 +114,7 @@ class TransferMatrix:
         return self._offset - dz / z, ddz / z - (dz / z) ** 2
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """N independent draws, int64 [n, R, C]."""
+        """n independent draws, int64 [n, R, C]."""
         blocks = [self._sample_rows(min(_BLOCK, n - start), generator) for start in range(0, n, _BLOCK)]
         return self._symbols(torch.cat(blocks))
 
