@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from egm import targets
-from egm.mcmc import summary
+from egm.mcmc import make_reference, summary
 from egm.mcmc.reference import slug
 
 TARGETS = [
@@ -49,12 +49,13 @@ def main() -> None:
     for target in TARGETS:
         if not repr(target).startswith(tuple(options.only)):
             continue
-        if target._reference_plan().gpu_only and not torch.cuda.is_available():
+        plan, device = target._reference_plan(), "cuda" if torch.cuda.is_available() else "cpu"
+        if plan.gpu_only and device == "cpu":
             print(f"{target!r}: skipped, it takes a GPU", file=sys.stderr)
             continue
         record = {
             "target": repr(target),
-            **summary(target.reference),
+            **summary(make_reference(target, plan, device=device, progress=True)),
             "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU {platform.machine()}",
             "commit": at,
             "command": "python benchmarks/references.py",

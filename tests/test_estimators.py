@@ -170,9 +170,14 @@ def test_walls_are_zero_weights_and_never_nan():
         legal = torch.tensor([True, False]).expand(x["x"].shape[:-1])  # the second state has no legal proposal at all
         return torch.where(legal & (x["x"][..., 0] > 0), 0.0, math.inf)
 
-    got = estimate(
-        wall, path, processes, x_t, 0.5, count=320, generator=torch.Generator().manual_seed(0), memory=20_000
+    generator = torch.Generator()
+    whole, got = (
+        estimate(wall, path, processes, x_t, 0.5, count=320, generator=generator.manual_seed(0), memory=memory)
+        for memory in (2**30, 1600)
     )
+    assert chunk_size(processes, x_t, count=320, memory=1600) == 32  # ten chunks, the second state empty in each
+    torch.testing.assert_close(got.prediction["x"], whole.prediction["x"])
+    torch.testing.assert_close(got.ess, whole.ess)
     assert 0 < float(got.ess[0]) < 1
     assert float(got.prediction["x"][0]) > 0
     assert got.energy.tolist()[1] == math.inf

@@ -72,6 +72,8 @@ def estimate(
     """
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
+    if isinstance(t, float) and isinstance(r, float) and not 0 <= t < r <= 1:
+        raise ValueError(f"times must fulfil 0 <= t < r <= 1, got t={t} and r={r}")
     chunk = chunk_size(processes, x_t, count=count, memory=memory)
     batch = path.space.batch_shape(x_t, latent=True)
     peak: Tensor | None = None
@@ -114,6 +116,8 @@ def chunk_size(processes: Mapping[str, Process[Any]], x_t: State, *, count: int,
     """How many proposals of every state fit into `memory` bytes, a multiple of `DRAW_TOGETHER`."""
     bins = {name: process.bins if isinstance(process, Jump) else 1 for name, process in processes.items()}
     each = TEMPORARIES * sum(x.numel() * x.element_size() * bins[name] for name, x in x_t.items())
+    if each == 0:
+        raise ValueError("the batch of states is empty")
     blocks = memory // (each * DRAW_TOGETHER)
     if blocks < 1:
         raise ValueError(

@@ -122,7 +122,7 @@ class Space:
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> State:
-        """N draws of the reference law p_ref: standard Gaussian latents × uniform symbols."""
+        """n draws of the reference law p_ref: standard Gaussian latents × uniform symbols."""
         latent = {
             name: reference_draw(variable, (n,), generator=generator, dtype=dtype, device=device)
             for name, variable in self.variables.items()

@@ -1,5 +1,6 @@
 """References: converged or refused, cached outside the repository, read back unchanged."""
 
+import dataclasses
 import json
 import zipfile
 
@@ -52,7 +53,9 @@ def toy() -> tuple[Toy, ReferencePlan, Reference]:
 def test_reference_carries_how_it_was_made(toy):
     target, plan, reference = toy
     told = reference.diagnostics
-    assert told["method"] == "Alternate([Gibbs(names=['s']), HMC(leapfrog_steps=10, target_acceptance=0.8)])"
+    assert told["method"] == repr(plan.kernel)
+    assert "HMC(leapfrog_steps=10, step_size=0.1, target_acceptance=0.8, jitter=0.2)" in told["method"]
+    assert told["device"] == "cpu"
     assert [told[key] for key in ("seed", "chains", "warmup", "steps", "thin")] == [3, 40, 50, 50, 2]
     assert told["torch"] == torch.__version__
     assert told["score_calls"] == 40 * 150 * 11
@@ -180,3 +183,35 @@ def test_directory_that_cannot_be_written_costs_a_warning_only(toy, tmp_path, mo
     monkeypatch.setenv("EGM_CACHE_DIR", str(tmp_path / "file"))
     with pytest.warns(UserWarning, match="could not be cached .* set EGM_CACHE_DIR"):
         assert load_or_make("toy", lambda: toy[2]) is toy[2]
+
+
+def test_a_file_of_another_reference_is_not_taken(toy, tmp_path, monkeypatch):
+    monkeypatch.setenv("EGM_CACHE_DIR", str(tmp_path))
+    _, _, reference = toy
+    load_or_make("one", lambda: reference)
+    cache_path("one").replace(cache_path("two"))
+    with pytest.warns(UserWarning, match="belongs to one"):
+        again = load_or_make("two", lambda: reference)
+    assert again is reference
+
+
+def test_plans_that_differ_have_keys_that_differ(toy):
+    target, _, _ = toy
+    start = target.space.reference_sample(4)
+    other = {name: x + 1 if x.is_floating_point() else x for name, x in start.items()}
+    plans = [
+        ReferencePlan(HMC(target), chains=4, warmup=1, steps=4),
+        ReferencePlan(HMC(target, jitter=0.5), chains=4, warmup=1, steps=4),
+        ReferencePlan(HMC(target), chains=4, warmup=1, steps=5),
+        ReferencePlan(HMC(target), chains=4, warmup=1, steps=4, init=start),
+        ReferencePlan(HMC(target), chains=4, warmup=1, steps=4, init=other),
+    ]
+    assert len({plan.key() for plan in plans}) == len(plans)
+
+
+def test_a_reference_that_cannot_be_written_is_still_returned(toy, tmp_path, monkeypatch):
+    monkeypatch.setenv("EGM_CACHE_DIR", str(tmp_path))
+    _, _, reference = toy
+    odd = dataclasses.replace(reference, diagnostics={"mean": float("nan")})
+    with pytest.warns(UserWarning, match="could not be cached"):
+        assert load_or_make("odd", lambda: odd) is odd

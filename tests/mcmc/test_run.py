@@ -108,3 +108,21 @@ def test_chains_that_never_reach_the_support_are_an_error():
     target = Target(Space(x=Real(1)), lambda x: torch.where(x < 100, math.inf, x).sum(-1))
     with pytest.raises(ValueError, match=r"no finite energy after warm-up.*pass init"):
         run(target, MALA(target), chains=3, warmup=2, steps=1)
+
+
+def test_run_adapts_during_warm_up_only():
+    """Adapting while sampling would break invariance, so `run` may not do it."""
+    target = Target(Space(x=Real(2)), lambda x: 0.5 * x.square().sum(-1))
+    kernel = HMC(target, leapfrog_steps=2)
+    calls = []
+    adapt = kernel.adapt
+    kernel.adapt = lambda acceptance: (calls.append(1), adapt(acceptance))[1]  # type: ignore[method-assign]
+    run(target, kernel, chains=4, warmup=7, steps=5, thin=2)
+    assert len(calls) == 7
+
+
+def test_replicas_cannot_be_alternated():
+    target = Target(Space(x=Real(2)), lambda x: 0.5 * x.square().sum(-1))
+    tempering = ParallelTempering(HMC(target), inverse_temperatures=[1.0, 0.5])
+    with pytest.raises(ValueError, match="put Alternate inside ParallelTempering"):
+        Alternate([tempering, HMC(target)])

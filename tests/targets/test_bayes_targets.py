@@ -9,10 +9,10 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from egm.mcmc import make_reference
-from egm.targets.bayes import GaussianMixturePosterior, SpikeSlab
+from egm.mcmc import make_reference, r_hat, run
+from egm.targets.bayes import GaussianMixturePosterior, Relabel, SpikeSlab
 from oracles import log_integral
-from stats import assert_mean, z_limit
+from stats import assert_counts, assert_mean, z_limit
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 4))
@@ -212,3 +212,25 @@ def test_arrays_of_any_kind_and_names_that_tell_data_apart():
 def test_bad_input_is_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_labels_of_separated_clusters_are_exchanged():
+    """Separated clusters, where single-site moves never swap labels: the plan's kernel visits both labellings."""
+    data = [-3.2, -2.9, -3.1, 2.8, 3.0, 3.3]
+    target = GaussianMixturePosterior(data, 2, noise=0.3)
+    kernel = target._reference_plan().kernel
+    chains = run(target, kernel, chains=64, warmup=50, steps=50)
+    first = (chains.state["z"][..., 0] == 1).double()
+    assert float(first.mean()) == pytest.approx(0.5, abs=0.1)
+    assert r_hat(first) < 1.1
+    exact = target.exact_sample(20_000)["mu"].double().sort(-1).values.mean(0)
+    assert chains.state["mu"].double().sort(-1).values.mean((0, 1)).tolist() == pytest.approx(exact.tolist(), abs=0.05)
+
+
+def test_relabelling_keeps_the_energy_and_uses_every_permutation():
+    target = GaussianMixturePosterior([0.1, 2.0, -1.0, 0.7], 3)
+    latent = target.space.to_latent(target.space.reference_sample(3000, generator=torch.Generator().manual_seed(0)))
+    moved, _ = Relabel(target).step(latent, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(target.latent_energy(moved), target.latent_energy(latent))
+    where = (moved["mu"] == latent["mu"][:, :1]).long().argmax(-1)
+    assert_counts(torch.bincount(where, minlength=3), [1 / 3] * 3)

@@ -96,6 +96,8 @@ class Alternate(Kernel):
         self.target = self.kernels[0].target
         if any(kernel.target is not self.target for kernel in self.kernels):
             raise ValueError("the kernels of Alternate act on different targets; build them all from the same object")
+        if any(type(kernel).expand is not Kernel.expand for kernel in self.kernels):
+            raise ValueError("a kernel with replicas cannot be alternated; put Alternate inside ParallelTempering")
         self._acceptances: list[Tensor] = []
 
     def __repr__(self) -> str:

@@ -49,7 +49,7 @@ def effective_sample_size(draws: Tensor | ArrayLike) -> float:
     x = _split(draws)
     n, m = x.shape
     total = x.var(0).mean() + x.mean(0).var(ddof=1)  # var⁺
-    if total == 0:
+    if np.ptp(x) == 0:
         return float(n * m)
     x = x - x.mean()
     spectrum = np.fft.rfft(x, n=2 * n, axis=0)
@@ -115,6 +115,6 @@ def _normal_scores(x: NDArray[np.float64]) -> NDArray[np.float64]:
 def _basic_r_hat(x: NDArray[np.float64]) -> float:
     n = len(x)
     within, between = x.var(0, ddof=1).mean(), x.mean(0).var(ddof=1)
-    if within == 0:
+    if (np.ptp(x, axis=0) == 0).all():
         return 1.0 if between == 0 else math.inf
     return float(np.sqrt((n - 1) / n + between / within))

@@ -68,7 +68,8 @@ class HMC(Kernel):
         self.reset()
 
     def __repr__(self) -> str:
-        return f"HMC(leapfrog_steps={self.leapfrog_steps}, target_acceptance={self.target_acceptance})"
+        tuned = f"step_size={self.initial_step_size}, target_acceptance={self.target_acceptance}, jitter={self.jitter}"
+        return f"HMC(leapfrog_steps={self.leapfrog_steps}, {tuned})"
 
     def reset(self) -> None:
         self.step_size: Tensor | None = None
@@ -157,7 +158,8 @@ class MALA(HMC):
         )
 
     def __repr__(self) -> str:
-        return f"MALA(target_acceptance={self.target_acceptance})"
+        tuned = f"step_size={self.initial_step_size}, target_acceptance={self.target_acceptance}, jitter={self.jitter}"
+        return f"MALA({tuned})"
 
 
 def _over(values: Tensor, like: Tensor) -> Tensor:

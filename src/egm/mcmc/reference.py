@@ -30,7 +30,7 @@ from egm.mcmc.run import run
 from egm.spaces import State
 
 R_HAT_LIMIT = 1.05
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 QUANTILES = 501
 
 
@@ -53,6 +53,13 @@ class ReferencePlan:
     seed: int = 0
     init: State | None = field(default=None, repr=False)
     gpu_only: bool = field(default=False, repr=False)
+
+    def key(self) -> str:
+        """Everything the draws depend on, as text: the cache's file is named after it."""
+        start = hashlib.sha256()
+        for value in (self.init or {}).values():
+            start.update(value.cpu().contiguous().numpy().tobytes())
+        return f"{self!r} from {start.hexdigest()[:12] if self.init else 'the reference law'}"
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,7 @@ class Reference:
         if not 1 <= n <= len(self):
             raise ValueError(
                 f"n must lie between 1 and the {len(self)} draws of this reference pool, got {n}; make a larger one"
-                " (more chains or steps in its ReferencePlan)"
+                " with egm.mcmc.make_reference(target, ReferencePlan(...)) and draw from that"
             )
         index = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))[:n]
         return {name: value[index] for name, value in self.state.items()}
@@ -125,6 +132,7 @@ def make_reference(
         "energy_calls": chains.energy_calls,
         "score_calls": chains.score_calls,
         "seconds": chains.seconds,
+        "device": str(device),
         "torch": torch.__version__,
         "report": chains.report,
         "observables": observables,
@@ -182,13 +190,13 @@ def load_or_make(name: str, make: Callable[[], Reference]) -> Reference:
     path = cache_path(name)
     if path.exists():
         try:
-            return _load(path)
+            return _load(path, name)
         except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
             warnings.warn(f"the cached reference {path} cannot be read ({error!r}) and is made again", stacklevel=2)
     reference = make()
     try:
-        _save(reference, path)
-    except OSError as error:
+        _save(reference, path, name)
+    except (OSError, ValueError) as error:  # a finished run is worth more than its copy on disk
         warnings.warn(
             f"the reference could not be cached ({error!r}); set EGM_CACHE_DIR to a directory that can be written to",
             stacklevel=2,
@@ -196,10 +204,11 @@ def load_or_make(name: str, make: Callable[[], Reference]) -> Reference:
     return reference
 
 
-def _save(reference: Reference, path: Path) -> None:
+def _save(reference: Reference, path: Path, name: str) -> None:
     """Write to a temporary file beside `path` and rename it, so that no reader ever sees half a file."""
     arrays: dict[str, Any] = {f"state/{name}": value.numpy() for name, value in reference.state.items()}
     arrays |= {f"observables/{name}": value.numpy() for name, value in reference.observables.items()}
+    arrays["name"] = np.array(name)
     arrays["diagnostics"] = np.array(json.dumps(reference.diagnostics, allow_nan=False))
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.stem, suffix=".tmp", delete=False) as file:
@@ -213,13 +222,15 @@ def _save(reference: Reference, path: Path) -> None:
             raise
 
 
-def _load(path: Path) -> Reference:
+def _load(path: Path, name: str) -> Reference:
     with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
         parts: dict[str, State] = {"state": {}, "observables": {}}
+        if str(file["name"]) != name:
+            raise ValueError(f"it belongs to {file['name']}")
         for key in file.files:
-            group, _, name = key.partition("/")
+            group, _, part = key.partition("/")
             if group in parts:
-                parts[group][name] = torch.from_numpy(file[key])
+                parts[group][part] = torch.from_numpy(file[key])
         diagnostics = json.loads(str(file["diagnostics"]))
     if not parts["state"]:
         raise ValueError("it holds no draws")

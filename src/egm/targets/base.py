@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import sys
 from collections.abc import Callable
 from functools import cached_property
 from importlib import resources
@@ -17,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from egm.mcmc.reference import Reference, ReferencePlan, load_or_make, make_reference, slug
+from egm.mcmc.reference import Reference, ReferencePlan, cache_path, load_or_make, make_reference, slug
 from egm.spaces import Space, State
 
 ReferenceKind = Literal["exact", "mcmc"]
@@ -126,7 +127,7 @@ class Target:
         return self._log_z()
 
     def exact_sample(self, n: int, seed: int = 0, *, device: torch.device | str = "cpu") -> State:
-        """n independent draws of the target; see `reference_kind` for how exact they are."""
+        """n independent draws of the target; draws of one pool without replacement where the reference is "mcmc"."""
         if self.reference_kind is None:
             raise NotImplementedError(
                 f"{self!r} has no exact sampler (reference_kind is None); compare with a long MCMC run from egm.mcmc"
@@ -139,22 +140,31 @@ class Target:
     def reference(self) -> Reference:
         """The pool of MCMC draws behind `exact_sample` where `reference_kind` is "mcmc", with its diagnostics.
 
-        It is made when first asked for (seconds to minutes, progress on stderr) and cached on disk; its energy calls
-        are recorded with it and do not count as the target's.
+        It is made when first asked for (mostly seconds; a large spin glass takes half an hour), with progress on
+        stderr, and cached on disk; its energy calls are recorded with it and do not count as the target's.
         """
         plan = self._reference_plan()
         counts = self.energy_calls, self.score_calls
         device = "cuda" if torch.cuda.is_available() else "cpu"
+        name = f"{self!r} by {plan.key()}"
+
+        def make() -> Reference:
+            print(f"making the MCMC reference of {self!r}, once; cached as {cache_path(name)}", file=sys.stderr)
+            return make_reference(self, plan, device=device, progress=True)
+
         try:
-            return load_or_make(f"{self!r} {plan!r}", lambda: make_reference(self, plan, device=device, progress=True))
+            reference = load_or_make(name, make)
         finally:
             self.energy_calls, self.score_calls = counts
+        self.space.batch_shape(reference.state)  # a file of another space is an error, not a reference
+        return reference
 
     @property
     def reference_summary(self) -> dict[str, Any] | None:
         """The committed account of a long reference run: moments and quantiles of energy and observables; or None."""
         file = resources.files("egm.targets") / "summaries" / f"{slug(repr(self))}.json"
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+        record = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+        return record if record and record["target"] == repr(self) else None  # slugs drop minus signs
 
     def observables(self, **state: Tensor) -> dict[str, Tensor]:
         """Named summaries of a state, each [...] or [..., k]; by default the variables themselves, flattened."""
@@ -222,7 +232,8 @@ class Target:
         return None
 
     def _exact_sample(self, n: int, seed: int) -> State:
-        return self.reference.draw(n, seed)
+        draws = self.reference.draw(n, seed)
+        return {k: x.to(torch.get_default_dtype()) if x.is_floating_point() else x for k, x in draws.items()}
 
     def _reference_plan(self) -> ReferencePlan:
         raise NotImplementedError(f"{self!r} has no plan for an MCMC reference")

@@ -31,7 +31,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from egm.mcmc import HMC, Alternate, Gibbs
+from egm.mcmc import HMC, Alternate, Gibbs, Kernel
 from egm.mcmc.reference import ReferencePlan
 from egm.spaces import Categorical, Real, Space, State
 from egm.targets.base import Target
@@ -207,13 +207,33 @@ class GaussianMixturePosterior(Target):
         return {"mu": mu.to(torch.get_default_dtype()), "z": z}
 
     def _reference_plan(self) -> ReferencePlan:
-        return _mixed_plan(self)
+        return _mixed_plan(self, Relabel(self))
 
 
-def _mixed_plan(target: Target) -> ReferencePlan:
-    return ReferencePlan(
-        Alternate([Gibbs(target), HMC(target, leapfrog_steps=5)]), chains=256, warmup=500, steps=400, thin=10
-    )
+def _mixed_plan(target: Target, *more: Kernel) -> ReferencePlan:
+    kernel = Alternate([Gibbs(target), HMC(target, leapfrog_steps=5), *more])
+    return ReferencePlan(kernel, chains=256, warmup=500, steps=400, thin=10)
+
+
+class Relabel(Kernel):
+    """Permute the components of a mixture at random, which leaves its energy as it is.
+
+    Single-site moves cannot swap the labels of two separated clusters; this move does so at every step.
+    """
+
+    def __init__(self, target: GaussianMixturePosterior) -> None:
+        self.target = target
+
+    def __repr__(self) -> str:
+        return "Relabel()"
+
+    def step(
+        self, latent: State, *, generator: torch.Generator, inverse_temperature: Tensor | float = 1.0
+    ) -> tuple[State, Tensor]:
+        mu, z = latent["mu"], latent["z"]
+        new_label = torch.rand(mu.shape, generator=generator, device=mu.device).argsort(-1)
+        moved = torch.empty_like(mu).scatter(-1, new_label, mu)
+        return {"mu": moved, "z": new_label.gather(-1, z)}, torch.ones(mu.shape[:-1], device=mu.device)
 
 
 class _Fingerprint:

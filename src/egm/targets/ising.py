@@ -84,7 +84,7 @@ class Ising(LatticeTarget):
         return energy + self.beta * self.field * spins.sum((-2, -1)) if self.field else energy
 
     def observables(self, **state: Tensor) -> dict[str, Tensor]:
-        """Mean spin, its absolute value, and the energy per site (with β), each [...].
+        """Mean spin and its absolute value, each [...].
 
         For J < 0 also the mean of (−1)^(r+c) s_rc, without which the two ordered states would look the same.
         """

@@ -63,8 +63,8 @@ class ManyWell(Target):
         return {"x": x.to(torch.get_default_dtype())}
 
     def observables(self, **state: Tensor) -> dict[str, Tensor]:
-        """`left`: whether each double well is on its left (lighter) side [..., dim/2]; `mode`: which of the four sign
-        patterns the first two double wells show [...], from 0 (both left) to 3 (of two patterns with one well only).
+        """`left`: whether each double well is on its left (lighter) side [..., dim/2]; x [..., dim]; and `mode` [...]:
+        the sign pattern of the first two double wells, from 0 (both left) to 3 (0 or 1 when dim = 2).
         """
         wells = state["x"][..., 0::2]
         right = (wells[..., :2] > 0).long()

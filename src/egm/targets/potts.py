@@ -64,7 +64,7 @@ class Potts(LatticeTarget):
         return -self.beta * equal.to(torch.get_default_dtype())
 
     def observables(self, **state: Tensor) -> dict[str, Tensor]:
-        """The order parameter (q·max_k n_k/L² − 1)/(q − 1) as magnetization, and the energy per site; each [...]."""
+        """The order parameter (q·max_k n_k/L² − 1)/(q − 1) as `magnetization` [...]."""
         s = state["s"]
         counts = torch.stack([(s == k).sum((-2, -1)) for k in range(self.states)])
         largest = counts.amax(0).to(torch.get_default_dtype()) / self.size**2

@@ -71,7 +71,7 @@ class SpinGlass(LatticeTarget):
         return -self.beta * (spins * (J[0] * right(spins) + J[1] * below(spins))).sum((-2, -1))
 
     def observables(self, **state: Tensor) -> dict[str, Tensor]:
-        """Mean spin, energy per site (with β) and the share of satisfied bonds (J_ij s_i s_j > 0), each [...]."""
+        """Mean spin and the share of satisfied bonds (J_ij s_i s_j > 0), each [...]."""
         s = state["s"]
         spins, J = to_spins(s), self._constants.like(s).J
         satisfied = [(J[0] * spins * right(spins) > 0), (J[1] * spins * below(spins) > 0)]

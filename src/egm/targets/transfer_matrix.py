@@ -187,7 +187,7 @@ class TransferMatrix:
     # ------------------------------------------------------------------ draws
 
     def _sample_rows(self, n: int, generator: torch.Generator) -> Tensor:
-        """N draws as row numbers, int64 [n, R]."""
+        """n draws as row numbers, int64 [n, R]."""
         u = torch.rand(n, self.rows, 2, generator=generator, dtype=torch.float64)
         marginal = torch.softmax(self._first_row_log_weights, 0)
         rows = torch.empty(n, self.rows, dtype=torch.int64)
