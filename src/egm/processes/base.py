@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -92,15 +92,6 @@ class RealProcess(Process[RealGenerator]):
 
     def divergence(self, estimate: RealGenerator, prediction: RealGenerator) -> Tensor:
         return real_divergence(estimate, prediction, self.path.variable)
-
-
-@runtime_checkable
-class HasLogStep(Protocol):
-    """A process whose step has a density K(x_r | x_t), so that simulated paths have exact weights."""
-
-    def log_step(self, x_r: Tensor, x_t: Tensor, prediction: Tensor, t: Time, r: Time) -> Tensor:
-        """log K(x_r | x_t) of `step`, shape [...]."""
-        ...
 
 
 def euler_step(
