@@ -55,6 +55,15 @@ class RealGenerator:
 class Process(ABC, Generic[G]):
     """A process on one path; G is the type of its generator (`RealGenerator`, or a tensor of rates)."""
 
+    @property
+    @abstractmethod
+    def output_shape(self) -> tuple[int, ...]:
+        """Trailing shape of what a network gives for this process."""
+
+    @abstractmethod
+    def link(self, output: Tensor) -> Tensor:
+        """The prediction from a network's output: means as they are, logits through softmax, log-rates through exp."""
+
     @abstractmethod
     def conditional(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> G:
         """F_{t|r}: the generator at x_t of the path p_{t|r}(· | x_r) towards a known end point."""
@@ -92,6 +101,26 @@ class RealProcess(Process[RealGenerator]):
 
     def divergence(self, estimate: RealGenerator, prediction: RealGenerator) -> Tensor:
         return real_divergence(estimate, prediction, self.path.variable)
+
+
+class DenoisingProcess(RealProcess):
+    """A process on a Gaussian path whose prediction is the denoiser E[x_1 | x_t]."""
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        return self.path.variable.latent_shape
+
+    def link(self, output: Tensor) -> Tensor:
+        return self.path.variable.project(output)
+
+    def marginal(self, x_t: Tensor, prediction: Tensor, t: Time) -> RealGenerator:
+        return self.conditional(x_t, self.path.variable.project(prediction), t)
+
+    def average(self, x_t: Tensor, x_r: Tensor, weights: Tensor, t: Time) -> Tensor:
+        return self.path.average(x_r, weights)
+
+    def prediction(self, x_t: Tensor, average: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        return self.path.denoised(x_t, average, t, r)
 
 
 def euler_step(

@@ -26,6 +26,13 @@ class DiscreteJump(Process[Tensor]):
             raise TypeError(f"DiscreteJump follows a discrete path (Masked, Uniform), got {path!r}")
         self.path = path
 
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        return (*self.path.variable.shape, self.path.variable.size)
+
+    def link(self, output: Tensor) -> Tensor:
+        return torch.softmax(output.masked_fill(~self.path.variable.legal(output), -torch.inf), -1)
+
     def conditional(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> Tensor:
         return self.path.rates(x_t, self.path.one_hot(x_r, self.path.over_batch(t, x_t).dtype), t, r)
 

@@ -6,24 +6,15 @@ import torch
 from torch import Tensor
 
 from egm.paths.base import Time
-from egm.processes.base import RealGenerator, RealProcess
+from egm.processes.base import DenoisingProcess, RealGenerator
 
 
-class Flow(RealProcess):
+class Flow(DenoisingProcess):
     """The ODE that follows a Gaussian path; its prediction is the denoiser E[x_1 | x_t]."""
 
     def conditional(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> RealGenerator:
         drift = self.path.velocity(x_t, x_r, t, r)
         return RealGenerator(drift, torch.zeros_like(self.path.over_sites(t, x_t)))
-
-    def marginal(self, x_t: Tensor, prediction: Tensor, t: Time) -> RealGenerator:
-        return self.conditional(x_t, self.path.variable.project(prediction), t)
-
-    def average(self, x_t: Tensor, x_r: Tensor, weights: Tensor, t: Time) -> Tensor:
-        return self.path.average(x_r, weights)
-
-    def prediction(self, x_t: Tensor, average: Tensor, t: Time, r: Time = 1.0) -> Tensor:
-        return self.path.denoised(x_t, average, t, r)
 
     def step(
         self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None

@@ -48,6 +48,13 @@ class Jump(RealProcess):
             raise ValueError(f"limit must be positive, got {limit}")
         self.bins, self.limit = bins, limit
 
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        return (*self.path.variable.latent_shape, self.bins)
+
+    def link(self, output: Tensor) -> Tensor:
+        return torch.exp(output)
+
     def conditional(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> RealGenerator:
         _require_end(r)
         return self.marginal(x_t, self.kernel(x_t, x_r, t), t)
