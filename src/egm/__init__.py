@@ -1,20 +1,31 @@
 """Energy-based generator matching: samplers for p(x) ∝ exp(−E(x)) on continuous, discrete and mixed spaces."""
 
-from egm import mcmc, metrics, paths, processes, targets
+from egm import mcmc, metrics, networks, paths, processes, targets
+from egm.api import fit, load, resume
+from egm.draws import Draws
+from egm.evaluation import evaluate
+from egm.sampler import Sampler
 from egm.spaces import Categorical, Real, Space, State
 from egm.targets import EnergyError, Target
 
 __all__ = [
     "Categorical",
+    "Draws",
     "EnergyError",
     "Real",
+    "Sampler",
     "Space",
     "State",
     "Target",
+    "evaluate",
+    "fit",
+    "load",
     "mcmc",
     "metrics",
+    "networks",
     "paths",
     "processes",
+    "resume",
     "targets",
 ]
 __version__ = "0.1.0"

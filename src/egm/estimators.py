@@ -56,6 +56,7 @@ def estimate(
     count: int,
     generator: torch.Generator | None = None,
     memory: int = 2**30,
+    state_bytes: int = 0,
 ) -> Estimate:
     """Estimate the marginal generator's parameters and the intermediate energy at latent states x_t.
 
@@ -69,13 +70,14 @@ def estimate(
         count: number K of proposals for each state.
         generator: source of every random number.
         memory: bytes that proposals and their temporaries may take.
+        state_bytes: bytes that `energy` itself takes for each proposal of each state (a network's activations).
     """
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
     if isinstance(t, float) and isinstance(r, float) and not 0 <= t < r <= 1:
         raise ValueError(f"times must fulfil 0 <= t < r <= 1, got t={t} and r={r}")
-    chunk = chunk_size(processes, x_t, count=count, memory=memory)
     batch = path.space.batch_shape(x_t, latent=True)
+    chunk = chunk_size(processes, x_t, count=count, memory=memory, extra=state_bytes * batch.numel())
     peak: Tensor | None = None
     total = square = torch.zeros(())
     averages: State = {}
@@ -112,10 +114,14 @@ def estimate(
     return Estimate(prediction, (-log_mean - path.log_normaliser(x_t, t, r)).expand(batch), ess)
 
 
-def chunk_size(processes: Mapping[str, Process[Any]], x_t: State, *, count: int, memory: int) -> int:
-    """How many proposals of every state fit into `memory` bytes, a multiple of `DRAW_TOGETHER`."""
+def chunk_size(processes: Mapping[str, Process[Any]], x_t: State, *, count: int, memory: int, extra: int = 0) -> int:
+    """How many proposals of every state fit into `memory` bytes, a multiple of `DRAW_TOGETHER`.
+
+    `extra` is what the energy takes on top for one proposal of every state.
+    """
     bins = {name: process.bins if isinstance(process, Jump) else 1 for name, process in processes.items()}
     each = TEMPORARIES * sum(x.numel() * x.element_size() * bins[name] for name, x in x_t.items())
+    each += extra
     if each == 0:
         raise ValueError("the batch of states is empty")
     blocks = memory // (each * DRAW_TOGETHER)

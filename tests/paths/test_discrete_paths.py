@@ -146,6 +146,8 @@ def test_schedules(schedule):
     assert bool((slope > 0).all())
     ends = schedule(torch.tensor([0.0, 1.0], dtype=torch.float64))
     assert ends.tolist() == pytest.approx([0.0, 1.0], abs=1e-15)
+    torch.testing.assert_close(schedule.inverse(kappa), t)
+    assert schedule.inverse(ends).tolist() == pytest.approx([0.0, 1.0], abs=1e-15)
     with pytest.raises(ValueError, match="power"):
         Polynomial(-1.0)
 

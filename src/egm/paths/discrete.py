@@ -46,6 +46,10 @@ class DiscretePath(Path[Categorical]):
         """Number of symbols a running path may hold: n, plus one for the mask."""
 
     @abstractmethod
+    def active(self, x_t: Tensor) -> Tensor:
+        """Which sites may still change before t = 1, bool of x_t's shape."""
+
+    @abstractmethod
     def rates(self, x_t: Tensor, table: Tensor, t: Time, r: Time = 1.0) -> Tensor:
         """Rates of jumping from x_t to each data symbol y, [..., *shape, n], zero at y = x_t.
 
@@ -122,6 +126,9 @@ class Masked(DiscretePath):
         mask_weight = (r < 1).to(r.dtype)
         return mask_weight, mask_weight + self.variable.counts(x_t) * self.lose(t, r)
 
+    def active(self, x_t: Tensor) -> Tensor:
+        return x_t == self.variable.mask
+
     def rates(self, x_t: Tensor, table: Tensor, t: Time, r: Time = 1.0) -> Tensor:
         ts, rs = self.times(t, r, x_t)
         speed = self.schedule.derivative(ts) / (self.kappa(rs) - self.kappa(ts))
@@ -185,6 +192,9 @@ class Uniform(DiscretePath):
         """Σ_z v(z) (ρ δ_z(y) + (1−ρ)/N) for every symbol y that is legal at its site."""
         spread = ((1 - rho) / self.variable.counts(v))[..., None] * v.sum(-1, keepdim=True)
         return (rho[..., None] * v + spread) * self.variable.legal(v)
+
+    def active(self, x_t: Tensor) -> Tensor:
+        return torch.ones_like(x_t, dtype=torch.bool)
 
     def rates(self, x_t: Tensor, table: Tensor, t: Time, r: Time = 1.0) -> Tensor:
         ts, rs = self.times(t, r, x_t)

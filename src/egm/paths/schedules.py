@@ -11,12 +11,16 @@ from torch import Tensor
 
 
 class Schedule(Protocol):
-    """κ_t and its derivative."""
+    """κ_t, its derivative and its inverse."""
 
     def __call__(self, t: Tensor) -> Tensor: ...
 
     def derivative(self, t: Tensor) -> Tensor:
         """dκ_t/dt."""
+        ...
+
+    def inverse(self, kappa: Tensor) -> Tensor:
+        """The time t at which κ_t = kappa."""
         ...
 
 
@@ -37,6 +41,10 @@ class Polynomial:
         """dκ_t/dt."""
         return self.power * t ** (self.power - 1)
 
+    def inverse(self, kappa: Tensor) -> Tensor:
+        """The time t at which κ_t = kappa."""
+        return kappa ** (1 / self.power)
+
 
 @dataclass(frozen=True)
 class Cosine:
@@ -48,3 +56,7 @@ class Cosine:
     def derivative(self, t: Tensor) -> Tensor:
         """dκ_t/dt."""
         return math.pi / 2 * torch.sin(math.pi / 2 * t)
+
+    def inverse(self, kappa: Tensor) -> Tensor:
+        """The time t at which κ_t = kappa."""
+        return 4 / math.pi * torch.asin((kappa / 2).sqrt())

@@ -87,6 +87,22 @@ class Process(ABC, Generic[G]):
         """One simulation step from t to r with the prediction held fixed."""
 
     @abstractmethod
+    def euler(
+        self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """One Euler step from t to r with the generator frozen at t."""
+
+    def tau_leap(
+        self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """One step from t to r in which frozen rates act for the whole step; for reals this is the Euler step."""
+        return self.euler(x_t, prediction, t, r, generator=generator)
+
+    def finite_at(self, t: Tensor) -> bool:
+        """Whether the generator is finite at t < 1 (a number on the host): elsewhere no Euler step can begin."""
+        return True
+
+    @abstractmethod
     def divergence(self, estimate: G, prediction: G) -> Tensor:
         """The Bregman divergence D(estimate, prediction) that trains the process, shape [...]."""
 
@@ -98,6 +114,12 @@ class RealProcess(Process[RealGenerator]):
         if not isinstance(path, GaussianPath):
             raise TypeError(f"{type(self).__name__} follows a Gaussian path (CondOT, VE, VP), got {path!r}")
         self.path = path
+
+    def euler(
+        self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        start, end = self.path.times(t, r, x_t)
+        return euler_step(self.marginal(x_t, prediction, t), x_t, end - start, self.path.variable, generator=generator)
 
     def divergence(self, estimate: RealGenerator, prediction: RealGenerator) -> Tensor:
         return real_divergence(estimate, prediction, self.path.variable)

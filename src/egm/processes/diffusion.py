@@ -51,6 +51,9 @@ class Diffusion(DenoisingProcess):
             x_r - mean, variance.reshape(variance.shape[: variance.ndim - axes])
         )
 
+    def finite_at(self, t: Tensor) -> bool:
+        return bool(torch.isfinite(self.path.diffusion(t)))
+
     def _moments(
         self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, error: Tensor | float
     ) -> tuple[Tensor, Tensor]:

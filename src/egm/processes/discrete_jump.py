@@ -3,12 +3,16 @@
 The step from t to r is the path's bridge averaged over the denoiser D, independently at every site:
 
     K(x_r | x_t) = Π_i Σ_z D_i(z | x_t) p_{r|1,t}(x_r^i | z, x_t^i).
+
+Alternatively the rates are frozen at t: with h = r − t and λ = Σ_y rate(y) a site jumps, to y ∝ rate(y), with
+probability min(hλ, 1) (Euler) or 1 − e^{−hλ} (tau-leaping). Both agree with the bridge to first order in h.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from egm.paths.base import Time
 from egm.paths.discrete import DiscretePath
@@ -49,6 +53,43 @@ class DiscreteJump(Process[Tensor]):
         self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
     ) -> Tensor:
         return sample_table(self.path.bridge(x_t, prediction, t, r), generator=generator)
+
+    def euler(
+        self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        return sample_table(self.euler_table(x_t, prediction, t, r), generator=generator)
+
+    def tau_leap(
+        self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        return sample_table(self.tau_leap_table(x_t, prediction, t, r), generator=generator)
+
+    def euler_table(self, x_t: Tensor, prediction: Tensor, t: Time, r: Time) -> Tensor:
+        """The law of `euler` at every site, [..., *shape, alphabet]; where hλ > 1 the site jumps for certain."""
+        rates, hazard = self._frozen(x_t, prediction, t, r)
+        return self._jump_table(x_t, rates, hazard.clamp(max=1))
+
+    def tau_leap_table(self, x_t: Tensor, prediction: Tensor, t: Time, r: Time) -> Tensor:
+        """The law of `tau_leap` at every site, [..., *shape, alphabet]."""
+        rates, hazard = self._frozen(x_t, prediction, t, r)
+        return self._jump_table(x_t, rates, -torch.expm1(-hazard))
+
+    def _frozen(self, x_t: Tensor, prediction: Tensor, t: Time, r: Time) -> tuple[Tensor, Tensor]:
+        """Rates at t, [..., *shape, n], and hλ, [..., *shape, 1]."""
+        start, end = self.path.times(t, r, x_t)
+        rates = self.path.rates(x_t, prediction, t)
+        return rates, (end - start)[..., None] * rates.sum(-1, keepdim=True)
+
+    def _jump_table(self, x_t: Tensor, rates: Tensor, jump: Tensor) -> Tensor:
+        total = rates.sum(-1, keepdim=True)
+        moves = jump * torch.where(total > 0, rates / total, 0.0)
+        stays = (1 - jump) * self.path.one_hot(x_t, rates.dtype)
+        return stays + pad(moves, (0, stays.shape[-1] - moves.shape[-1]))
+
+    def finite_at(self, t: Tensor) -> bool:
+        shape, size = self.path.variable.shape, self.path.variable.size
+        x_t = torch.full(shape, self.path.alphabet - 1)
+        return bool(torch.isfinite(self.path.rates(x_t, torch.full((*shape, size), 1 / size), t)).all())
 
     def log_step(self, x_r: Tensor, x_t: Tensor, prediction: Tensor, t: Time, r: Time) -> Tensor:
         """log K(x_r | x_t) of `step`, shape [...]; the batches of x_r and x_t broadcast."""

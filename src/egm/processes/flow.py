@@ -24,3 +24,9 @@ class Flow(DenoisingProcess):
         prediction = path.variable.project(prediction)
         shrink = (path.variance(rs) / path.variance(ts)).sqrt()
         return path.alpha(rs) * prediction + shrink * (x_t - path.alpha(ts) * prediction)
+
+    def euler(
+        self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        start, end = self.path.times(t, r, x_t)
+        return x_t + (end - start) * self.marginal(x_t, prediction, t).drift

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from egm.paths.base import Time
 from egm.paths.gaussian import GaussianPath
-from egm.processes.base import RealGenerator, RealProcess, euler_step
+from egm.processes.base import RealGenerator, RealProcess
 
 
 class Jump(RealProcess):
@@ -99,8 +99,7 @@ class Jump(RealProcess):
     def step(
         self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        start, end = self.path.times(t, r, x_t)
-        return euler_step(self.marginal(x_t, prediction, t), x_t, end - start, self.path.variable, generator=generator)
+        return self.euler(x_t, prediction, t, r, generator=generator)
 
 
 def _require_end(r: Time) -> None:

@@ -1,0 +1,238 @@
+"""`fit`, `resume` and `load`: from a target to a sampler, and from a run on disk to either."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from egm.build import (
+    DTYPES,
+    METHODS,
+    default_energy_body,
+    make_body,
+    make_config,
+    make_method,
+    make_path,
+    make_processes,
+    make_sampler,
+    make_target,
+    split_options,
+)
+from egm.evaluation import quick_scores
+from egm.expressions import describe, nearest
+from egm.networks import default_body
+from egm.paths.product import AnyPath
+from egm.processes.base import Process
+from egm.sampler import Sampler
+from egm.targets.base import Target
+from egm.train.options import TrainingOptions
+from egm.train.progress import make_progress
+from egm.train.run_directory import RunDirectory
+from egm.train.trainer import Trainer
+
+DEFAULT_SECONDS = 60.0
+
+
+def fit(
+    target: Target,
+    method: str = "egm-bs",
+    *,
+    steps: int | None = None,
+    time_limit: float | None = None,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | str = torch.float32,
+    network: nn.Module | str | None = None,
+    energy_network: nn.Module | str | None = None,
+    paths: Mapping[str, str | AnyPath] | None = None,
+    processes: Mapping[str, str | type | Process[Any]] | None = None,
+    out: str | Path | None = None,
+    progress: bool = True,
+    source: str | None = None,
+    **options: Any,
+) -> Sampler:
+    """Train a sampler for a target.
+
+    Args:
+        target: the space and its energy; it is checked first, on the device.
+        method: "egm" or "egm-bs".
+        steps: gradient steps to take.
+        time_limit: seconds to train instead, 60 if neither is given.
+        seed: of everything random.
+        device: "cpu", "cuda", …; by default a GPU if there is one.
+        dtype: torch.float32 or torch.float64.
+        network: the denoiser, a module (`egm.networks.Denoiser`) or an expression such as "ResidualMLP(width=256)".
+        energy_network: of the intermediate energy (egm-bs): a module from (state, t) to [...], or an expression.
+        paths: of some variables, as objects or expressions such as "VE(sigma_max=2.0)".
+        processes: of some variables, "flow", "diffusion", "jump" or "discrete-jump".
+        out: folder for checkpoints, metrics and the trained network.
+        progress: show a bar (on a terminal) or lines.
+        source: how `egm train --resume` finds the target again, "module:function".
+        **options: of the loop (`egm.train.options.TrainingOptions`) and the method (`egm.methods.egm.EGMOptions`).
+
+    Ctrl-C stops early and returns the sampler so far.
+    """
+    method = nearest(method, METHODS, kind="a method")
+    given = split_options(options)
+    where = _device(device)
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise ValueError(f"dtype must be one of {list(DTYPES)}, got {dtype}")
+    path = make_path(target.space, paths or {})
+    chosen = make_processes(path, processes or {})
+    outputs = {name: process.output_shape for name, process in chosen.items()}
+    config = make_config(
+        target,
+        method=method,
+        source=source,
+        path=path,
+        chosen=chosen,
+        network=_expression(network, default_body(target.space).__name__, target, outputs),
+        energy_network=_expression(energy_network, default_energy_body(target.space), target, {"energy": ()})
+        if method == "egm-bs"
+        else None,
+        options=given,
+        steps=steps,
+        time_limit=DEFAULT_SECONDS if steps is None and time_limit is None else time_limit,
+        seed=seed,
+        device=str(where),
+        dtype=name,
+    )
+    sampler = make_sampler(config, target, network=network if isinstance(network, nn.Module) else None, device=where)
+    energy_module = energy_network if isinstance(energy_network, nn.Module) else None
+    trainer = _trainer(config, sampler, energy_module, out=out, progress=progress)
+    target.check(where, seed=seed, dtype=DTYPES[name])
+    if trainer.run_directory is not None:
+        trainer.run_directory.create(config)
+    return _train(trainer)
+
+
+def resume(
+    out: str | Path,
+    *,
+    target: Target | None = None,
+    steps: int | None = None,
+    time_limit: float | None = None,
+    network: nn.Module | None = None,
+    energy_network: nn.Module | None = None,
+    device: torch.device | str | None = None,
+    progress: bool = True,
+) -> Sampler:
+    """Continue a run from its last checkpoint, on its own device unless another is given.
+
+    `steps` or `time_limit` extend it. The target is needed only where the run's is not a built-in one.
+    """
+    run = RunDirectory(out)
+    config = run.read_config()
+    if steps is not None or time_limit is not None:
+        config |= {"steps": steps, "time_limit": time_limit}
+    where = _device(device or config["device"])
+    sampler = make_sampler(config, _target_of(config, target), network=network, device=where)
+    trainer = _trainer(config, sampler, energy_network, out=out, progress=progress)
+    state = run.read_state(where)
+    if state is not None:
+        trainer.load_state_dict(state)
+        run.forget_metrics_after(trainer.step)
+    else:
+        run.forget_metrics_after(-1)
+    run.record_start()
+    return _train(trainer)
+
+
+def load(
+    folder: str | Path,
+    target: Target | None = None,
+    *,
+    network: nn.Module | None = None,
+    device: torch.device | str = "cpu",
+) -> Sampler:
+    """The sampler of a run; nothing that the files name is imported.
+
+    Args:
+        folder: what `Sampler.save` or `fit(out=...)` wrote.
+        target: the energy it was trained for, if it is one's own; built-in targets are made again.
+        network: a module of the same architecture, if the run had one of the user's.
+        device: where to put it.
+    """
+    run = RunDirectory(folder)
+    config = run.read_config()
+    sampler = make_sampler(config, _target_of(config, target, required=False), network=network, device=device)
+    sampler.network.load_state_dict(run.read_network())
+    return sampler
+
+
+def _target_of(config: dict[str, Any], target: Target | None, *, required: bool = True) -> Target | None:
+    """The target of a configuration: built in, or given and checked against it."""
+    text = config["target"]
+    own = text.startswith("user: ") or ":" in text
+    if own and target is None and required:
+        raise ValueError(f"the run's target ({text}) is not a built-in one; pass it as target=")
+    if not own:
+        built = make_target(text)
+        if target is not None and repr(target) != text:
+            raise ValueError(f"the run was made for {text}, not for {target!r}; leave target out or start another run")
+        return target or built
+    if target is not None and text.startswith("user: ") and repr(target) != text.removeprefix("user: "):
+        raise ValueError(f"the run was made for {text.removeprefix('user: ')}, not for {target!r}")
+    return target
+
+
+def _trainer(
+    config: dict[str, Any],
+    sampler: Sampler,
+    energy_network: nn.Module | None,
+    *,
+    out: str | Path | None,
+    progress: bool,
+) -> Trainer:
+    method = make_method(config, sampler, energy_network=energy_network)
+    loop = {name: config[name] for name in TrainingOptions.__dataclass_fields__}
+    options, _ = split_options(loop)
+    target = method.energy.target
+    scored = target.reference_kind is not None and (out is not None or options.evaluate_every > 0)
+    return Trainer(
+        method,
+        sampler,
+        options,
+        steps=config["steps"],
+        time_limit=config["time_limit"],
+        seed=config["seed"],
+        progress=make_progress(progress),
+        run=None if out is None else RunDirectory(out),
+        evaluate=quick_scores(target, options.evaluation_size) if scored else None,
+    )
+
+
+def _train(trainer: Trainer) -> Sampler:
+    try:
+        trainer.train()
+    except KeyboardInterrupt:
+        if trainer.run_directory is not None:
+            folder = trainer.run_directory.folder
+            print(f"\nstopped and saved; continue with: egm train --resume {folder}")
+    trainer.sampler.network.eval()
+    return trainer.sampler
+
+
+def _device(device: torch.device | str | None) -> torch.device:
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        where = torch.device(device)
+        torch.empty(0, device=where)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"the device '{device}' cannot be used here ({error}); use 'cpu'") from None
+    return where
+
+
+def _expression(
+    network: nn.Module | str | None, default: str, target: Target, outputs: Mapping[str, tuple[int, ...]]
+) -> str:
+    """How a network is written in a configuration, with all its options."""
+    if isinstance(network, nn.Module):
+        return f"user: {type(network).__name__}"
+    return describe(make_body(target.space, outputs, network or default))

@@ -1,0 +1,217 @@
+"""From a configuration to the parts of a run, and back.
+
+A configuration is a plain dict (`config.yaml`): targets, spaces, paths, processes and networks are constructor
+expressions (`egm.expressions`), options are numbers and words.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from egm import paths, processes, targets
+from egm.energy_model import EnergyModel
+from egm.expressions import describe, evaluate, nearest
+from egm.methods.egm import EGM, EGMOptions, default_t_min
+from egm.networks import EGNN, MLP, LatticeConv, Preconditioned, ResidualMLP, Scalar, default_body
+from egm.networks.base import Body
+from egm.paths.product import AnyPath, ProductPath
+from egm.processes.base import Process
+from egm.sampler import Sampler
+from egm.spaces import Categorical, Real, Space
+from egm.targets.base import Target
+from egm.train.guard import EnergyGuard
+from egm.train.options import TrainingOptions
+
+METHODS = ("egm", "egm-bs")
+PATHS = {"CondOT": paths.CondOT, "VE": paths.VE, "VP": paths.VP, "Masked": paths.Masked, "Uniform": paths.Uniform}
+SCHEDULES = {"Polynomial": paths.Polynomial, "Cosine": paths.Cosine}
+PROCESSES = {
+    "Flow": processes.Flow,
+    "Diffusion": processes.Diffusion,
+    "Jump": processes.Jump,
+    "DiscreteJump": processes.DiscreteJump,
+}
+NETWORKS: dict[str, type[Body]] = {"MLP": MLP, "ResidualMLP": ResidualMLP, "LatticeConv": LatticeConv, "EGNN": EGNN}
+TARGETS: dict[str, type[Target]] = {
+    name: getattr(targets, name) for name in targets.__all__ if name not in ("Target", "EnergyError")
+}
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+LOAD_HINT = "; pass it as target="
+
+
+# ---------------------------------------------------------------------- targets and spaces
+
+
+def make_target(text: str) -> Target:
+    """A built-in target from its expression, such as "Ising(size=5, beta=0.4)"."""
+    return evaluate(text, TARGETS, kind="a target")
+
+
+def target_expression(target: Target) -> str | None:
+    """The expression that makes a target again, or None for energies of one's own and targets made from data."""
+    text = repr(target)
+    if type(target) not in TARGETS.values():
+        return None
+    try:
+        again = make_target(text)
+    except (ValueError, TypeError):
+        return None
+    return text if repr(again) == text and again.space == target.space else None
+
+
+def make_space(text: str) -> Space:
+    """A space from its representation."""
+    return evaluate(text, {"Space": Space, "Real": Real, "Categorical": Categorical}, kind="a space")
+
+
+# ---------------------------------------------------------------------- paths, processes, networks
+
+
+def make_path(space: Space, given: Mapping[str, str | AnyPath]) -> ProductPath:
+    """The product path; what is given may be expressions or paths."""
+    made: dict[str, AnyPath] = {}
+    for name, path in given.items():
+        variable = space[nearest(name, space, kind="a variable of the space")]
+        names = {**{key: partial(cls, variable) for key, cls in PATHS.items()}, **SCHEDULES}
+        made[name] = evaluate(path, names, kind="a path") if isinstance(path, str) else path
+    return ProductPath(space, made)
+
+
+def make_processes(path: ProductPath, given: Mapping[str, str | type | Process[Any]]) -> dict[str, Process[Any]]:
+    """A process for each variable, by default Diffusion (reals) and DiscreteJump (symbols)."""
+    for name in given:
+        nearest(name, path.space, kind="a variable of the space")
+    made: dict[str, Process[Any]] = {}
+    for name, variable in path.space.variables.items():
+        choice = given.get(name, "Diffusion" if isinstance(variable, Real) else "DiscreteJump")
+        if isinstance(choice, str):
+            choice = evaluate(choice, {k: partial(cls, path[name]) for k, cls in PROCESSES.items()}, kind="a process")
+        elif isinstance(choice, type):
+            choice = choice(path[name])
+        if not isinstance(choice, Process):
+            raise TypeError(f"the process of '{name}' must be one of {list(PROCESSES)}, got {choice!r}")
+        if getattr(choice, "path", None) is not path[name]:
+            raise ValueError(
+                f"the process of '{name}' follows another path than the variable; give it by name"
+                f" (processes={{'{name}': '{type(choice).__name__.lower()}'}}) or pass the same path in paths"
+            )
+        made[name] = choice
+    return made
+
+
+def make_body(space: Space, outputs: Mapping[str, tuple[int, ...]], text: str) -> Body:
+    """A network body from its expression."""
+    return evaluate(text, {name: partial(cls, space, outputs) for name, cls in NETWORKS.items()}, kind="a network")
+
+
+def default_energy_body(space: Space) -> str:
+    """E^φ is evaluated on thousands of proposals a state, so perceptrons are preferred to convolutions."""
+    body = default_body(space)
+    return "MLP" if body is LatticeConv else body.__name__
+
+
+# ---------------------------------------------------------------------- options
+
+
+def split_options(options: Mapping[str, Any]) -> tuple[TrainingOptions, EGMOptions]:
+    """Keyword options as those of the loop and those of the method; unknown names suggest the nearest one."""
+    groups = (TrainingOptions, EGMOptions)
+    names = {f.name: group for group in groups for f in dataclasses.fields(group)}
+    chosen: dict[type, dict[str, Any]] = {group: {} for group in groups}
+    for name, value in options.items():
+        chosen[names[nearest(name, names, kind="an option")]][name.replace("-", "_")] = value
+    return TrainingOptions(**chosen[TrainingOptions]), EGMOptions(**chosen[EGMOptions])
+
+
+def make_config(
+    target: Target,
+    *,
+    method: str,
+    source: str | None,
+    path: ProductPath,
+    chosen: Mapping[str, Process[Any]],
+    network: str,
+    energy_network: str | None,
+    options: tuple[TrainingOptions, EGMOptions],
+    **limits: Any,
+) -> dict[str, Any]:
+    """The configuration of a run: enough to build it again."""
+    from egm import __version__  # noqa: PLC0415  (the package imports this module)
+
+    return {
+        "egm": __version__,
+        "target": source or target_expression(target) or f"user: {target!r}",
+        "space": repr(target.space),
+        "method": method,
+        **limits,
+        "paths": {name: describe(part) for name, part in path.paths.items()},
+        "processes": {name: describe(process) for name, process in chosen.items()},
+        "network": network,
+        "energy_network": energy_network,
+        **dataclasses.asdict(options[0]),
+        **dataclasses.asdict(options[1]),
+    }
+
+
+# ---------------------------------------------------------------------- the parts of a run
+
+
+def make_sampler(
+    config: Mapping[str, Any], target: Target | None, *, network: nn.Module | None, device: torch.device | str
+) -> Sampler:
+    """The sampler of a configuration with an untrained network (or the user's own)."""
+    space = make_space(config["space"])
+    if target is not None and target.space != space:
+        raise ValueError(f"the run was made for {space!r}, but {target!r} has {target.space!r}; pass the same target")
+    path = make_path(space, config["paths"])
+    chosen = make_processes(path, config["processes"])
+    dtype = DTYPES[config["dtype"]]
+    if network is None:
+        if config["network"].startswith("user:"):
+            raise ValueError(f"the run has a network of its own ({config['network'][6:]}); pass it as network=")
+        outputs = {name: process.output_shape for name, process in chosen.items()}
+        with _seeded(config["seed"]):
+            network = Preconditioned(make_body(space, outputs, config["network"]), path)
+    t_min = default_t_min(path) if config["t_min"] is None else config["t_min"]
+    return Sampler(
+        space, path, chosen, network.to(device=device, dtype=dtype), target,
+        steps=config["sample_steps"], solver=config["solver"], t_min=t_min, dtype=dtype, config=dict(config),
+    )  # fmt: skip
+
+
+def make_method(config: Mapping[str, Any], sampler: Sampler, *, energy_network: nn.Module | None = None) -> EGM:
+    """The method of a configuration, on a sampler's network."""
+    if sampler.target is None:
+        raise ValueError("training needs the target")
+    energy_model = None
+    if config["method"] == "egm-bs":
+        if energy_network is None:
+            with _seeded(config["seed"] + 1):
+                body = make_body(sampler.space, {"energy": ()}, config["energy_network"])
+                energy_network = Scalar(Preconditioned(body, sampler.path))
+        energy_model = EnergyModel(
+            energy_network, sampler.path, sampler.target, forward_looking=config["forward_looking"]
+        ).to(device=sampler.device, dtype=sampler.dtype)
+    _, options = split_options({f.name: config[f.name] for f in dataclasses.fields(EGMOptions)})
+    guard = EnergyGuard(sampler.target)
+    return EGM(guard, sampler.path, sampler.processes, sampler.network, energy_model=energy_model, options=options)
+
+
+class _seeded:
+    """Modules draw their parameters from torch's global generator; it is set for them and put back."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed, self._fork = seed, torch.random.fork_rng(devices=[])
+
+    def __enter__(self) -> None:
+        self._fork.__enter__()
+        torch.manual_seed(self._seed)
+
+    def __exit__(self, *error: Any) -> None:
+        self._fork.__exit__(*error)

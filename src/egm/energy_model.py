@@ -1,0 +1,96 @@
+"""The learned intermediate energy E^φ_t(x_t) ≈ −log ∫ p_{t|1}(x_t | x_1) exp(−E(x_1)) dx_1.
+
+    E^φ_t(x_t) = −log p^ref_t(x_t) − log N_sym + E_partial(x_t) + offset + scale · NN(x_t, t)
+
+p^ref_t is the reference law (standard Gaussian × uniform symbols) carried along the path, and N_sym the number of
+values of the symbols, so for a masked path the first two terms are −#masked·log(N (1−κ_t)) − #revealed·log κ_t: the
+terms of the path's own normaliser, which no network should have to learn. E_partial, the *forward-looking* part, holds
+the terms of the energy that revealed sites determine already. On a purely masked space the network is then switched off
+where no site is masked: there E^φ is the energy itself.
+
+Noised energy matching regresses E^φ_t on the importance-sampling estimate Ê_t; offset and scale are set once from the
+first estimates, so that the network's output is of unit size.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from egm.paths.discrete import Masked
+from egm.paths.product import ProductPath
+from egm.spaces import State
+from egm.targets.base import Target
+
+
+class EnergyModel(nn.Module):
+    """E^φ on latent states.
+
+    Args:
+        network: maps (latent state, t) to one number for each state, [...].
+        path: the path of every variable.
+        target: gives the partial energy.
+        forward_looking: whether to add it; by default where the target has one and every path is masked.
+    """
+
+    offset: Tensor
+    scale: Tensor
+
+    def __init__(
+        self, network: nn.Module, path: ProductPath, target: Target, *, forward_looking: bool | None = None
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self._path, self._target = path, target
+        self._masked = all(isinstance(part, Masked) for part in path.paths.values())
+        possible = target.has_partial_energy and self._masked
+        if forward_looking and not possible:
+            raise ValueError(
+                f"forward_looking needs masked paths and a target with a partial energy; {target!r} on these paths has"
+                " none: leave forward_looking out"
+            )
+        self.forward_looking = possible if forward_looking is None else forward_looking
+        self.register_buffer("offset", torch.zeros(()))
+        self.register_buffer("scale", torch.ones(()))
+
+    def known(self, x_t: State, t: Tensor) -> Tensor:
+        """Everything but the network's share, [...]."""
+        symbols = sum(variable.log_volume for variable in self._path.space.categorical.values())
+        energy = -self._path.prior_log_prob(x_t, t) - symbols
+        return energy + self._target.partial_energy(**x_t) if self.forward_looking else energy
+
+    def forward(self, x_t: State, t: Tensor, *, network: nn.Module | None = None) -> Tensor:
+        """E^φ_t(x_t), [...]; `network` takes the place of the one that is trained (its running average)."""
+        learned = self.offset + self.scale * (network or self.network)(x_t, t)
+        with torch.no_grad():
+            known = self.known(x_t, t)
+        return known + learned * self._unfinished(x_t) if self.forward_looking else known + learned
+
+    def _unfinished(self, x_t: State) -> Tensor:
+        """One where any site is masked, else zero, [...]."""
+        masked = [
+            (x_t[name] == variable.mask).flatten(x_t[name].ndim - len(variable.shape)).any(-1)
+            if variable.shape
+            else x_t[name] == variable.mask
+            for name, variable in self._path.space.categorical.items()
+        ]
+        return torch.stack(masked).any(0)
+
+    @torch.no_grad()
+    def calibrate(self, x_t: State, t: Tensor, target: Tensor) -> None:
+        """Set offset and scale from estimates Ê_t at states x_t, so that the network has a residual of unit size."""
+        residual = target - self.known(x_t, t)
+        finite = residual[torch.isfinite(residual)]
+        if len(finite) > 1:
+            self.offset.copy_(finite.median())
+            self.scale.copy_((finite - finite.median()).abs().mean().clamp(min=1.0))
+
+    def loss(self, x_t: State, t: Tensor, target: Tensor, *, clip: float | None = None) -> Tensor:
+        """Noised energy matching: squared error to Ê_t in units of `scale`², a mean over the batch.
+
+        Estimates above `clip` are cut there; infinite ones (every proposal has zero density) are left out unless cut.
+        """
+        target = target if clip is None else target.clamp(max=clip)
+        usable = torch.isfinite(target)
+        error = (self(x_t, t) - torch.where(usable, target, 0.0)) / self.scale
+        return torch.where(usable, error, 0.0).square().sum() / usable.sum().clamp(min=1)

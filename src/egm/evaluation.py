@@ -1,0 +1,117 @@
+"""How good a sampler is: metrics against fresh exact draws, each beside the floor that exact draws set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from egm.metrics.floors import derive_seed, find_metric, floor
+from egm.sampler import Sampler
+from egm.spaces import State
+from egm.targets.base import Target
+from egm.train.run_directory import commit, hardware
+
+QUICK_PAIRS = 20  # pairs behind the floor that is shown while training
+ASSIGNMENT_PAIRS = 20  # W2 of points takes a second for a pair
+
+
+def metrics_of(target: Target) -> list[str]:
+    """The metrics that make sense for a target: e_w1, and m_w1 (lattices) or x_w2 (real variables)."""
+    probe = target.space.reference_sample(2, generator=torch.Generator().manual_seed(0))
+    names = ["e_w1"]
+    if "magnetization" in target.observables(**probe):
+        names.append("m_w1")
+    if target.space.real:
+        names.append("x_w2")
+    return names
+
+
+def quick_scores(target: Target, n: int) -> Callable[[Sampler, int], dict[str, float]]:
+    """A function that scores a sampler while it trains: W1 distances of n draws, and their floors."""
+    floors: dict[str, float] = {}
+
+    def score(sampler: Sampler, seed: int) -> dict[str, float]:
+        calls = target.energy_calls
+        names = [name for name in metrics_of(target) if name != "x_w2"]
+        if not floors:
+            floors.update({f"{name}_floor": floor(name, target, n, pairs=QUICK_PAIRS).mean for name in names})
+        draws = _on_cpu(sampler.sample(n, seed=seed).state)
+        reference = target.exact_sample(n, seed=derive_seed(seed, 1))
+        values = {name: find_metric(name)(target, draws, reference) for name in names}
+        target.energy_calls = calls  # what evaluation costs is not training
+        return {**values, **floors}
+
+    return score
+
+
+def evaluate(
+    sampler: Sampler,
+    target: Target | None = None,
+    *,
+    n: int = 2000,
+    repeats: int = 20,
+    floor_pairs: int = 200,
+    seed: int = 0,
+    metrics: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Score a sampler with fresh draws on both sides; the record that `results/*.json` is made of.
+
+    Args:
+        sampler: what to judge.
+        target: by default the sampler's own.
+        n: draws on each side.
+        repeats: independent evaluations; mean and standard deviation over them are reported.
+        floor_pairs: pairs of exact sets behind each floor (at most 20 for x_w2).
+        seed: of draws and references; never that of training.
+        metrics: names, by default those that make sense for the target.
+    """
+    target = target or sampler.target
+    if target is None:
+        raise ValueError("the sampler was loaded without its target; pass target=")
+    calls = target.energy_calls, target.score_calls
+    names = list(metrics or metrics_of(target))
+    values: dict[str, list[float]] = {name: [] for name in names}
+    device = sampler.device
+    for repeat in range(repeats):
+        draws = _on_cpu(sampler.sample(n, seed=derive_seed(seed, 2 * repeat)).state)
+        reference = target.exact_sample(n, seed=derive_seed(seed, 2 * repeat + 1))
+        for name in names:
+            values[name].append(find_metric(name)(target, draws, reference))
+    floors = {
+        name: floor(name, target, n, pairs=min(floor_pairs, ASSIGNMENT_PAIRS) if name == "x_w2" else floor_pairs)
+        for name in names
+    }
+    eval_calls = target.energy_calls - calls[0]
+    target.energy_calls, target.score_calls = calls
+    scores = {
+        name: {
+            "mean": float(np.mean(values[name])),
+            "std": float(np.std(values[name], ddof=1)) if repeats > 1 else None,
+            "floor": floors[name].mean,
+            "floor_pairs": floors[name].pairs,
+        }
+        for name in names
+    }
+    config = sampler.config
+    return {
+        "target": repr(target),
+        "method": config.get("method"),
+        "seed": config.get("seed"),
+        "n": n,
+        "repeats": repeats,
+        "metrics": scores,
+        "log_z_exact": target.log_z,
+        "eval_energy_calls": eval_calls,
+        "symmetries": [],
+        "dtype": config.get("dtype"),
+        "hardware": hardware(device),
+        "torch": torch.__version__,
+        "commit": commit(),
+    }
+
+
+def _on_cpu(state: State) -> State:
+    return {name: x.cpu() for name, x in state.items()}

@@ -1,0 +1,90 @@
+"""Constructor expressions: how targets, spaces, paths, processes and networks are written in files and commands.
+
+`VE(sigma_max=2.0)`, `Ising(size=5, beta=0.4)` and `Masked(schedule=Cosine())` are Python calls of known names with
+literal arguments; nothing else is evaluated and nothing is imported. A bare name is a call without arguments; case does
+not matter, nor do hyphens.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+
+def evaluate(text: str, names: Mapping[str, Callable[..., Any]], *, kind: str) -> Any:
+    """The object that an expression describes; `kind` says in errors what was expected ("a path").
+
+    >>> evaluate("dict(a=(1, -2.5))", {"dict": dict}, kind="a dict")
+    {'a': (1, -2.5)}
+    """
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        tree = ast.Name(text.strip())
+    if isinstance(tree, ast.BinOp):  # a bare name with hyphens, such as residual-mlp
+        tree = ast.Name(text.strip())
+    return _evaluate(tree, names, kind, text)
+
+
+def _evaluate(tree: ast.expr, names: Mapping[str, Callable[..., Any]], kind: str, text: str) -> Any:
+    if isinstance(tree, ast.Name):
+        return names[nearest(tree.id, names, kind=kind)]()
+    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
+        function = names[nearest(tree.func.id, names, kind=kind)]
+        positional = [_argument(a, names, kind, text) for a in tree.args]
+        keywords = {k.arg: _argument(k.value, names, kind, text) for k in tree.keywords if k.arg is not None}
+        _check_arguments(function, positional, keywords, text)
+        return function(*positional, **keywords)
+    raise ValueError(f"{text!r} does not describe {kind}; write a name with its arguments, such as Name(option=1.0)")
+
+
+def _argument(tree: ast.expr, names: Mapping[str, Callable[..., Any]], kind: str, text: str) -> Any:
+    if isinstance(tree, ast.Call):
+        return _evaluate(tree, names, kind, text)
+    try:
+        return ast.literal_eval(tree)
+    except ValueError:
+        raise ValueError(f"the arguments in {text!r} must be literals or calls of {sorted(names)}") from None
+
+
+def _check_arguments(function: Callable[..., Any], positional: list[Any], keywords: dict[str, Any], text: str) -> None:
+    signature = inspect.signature(function)
+    if any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
+        return
+    for name in keywords:
+        nearest(name, signature.parameters, kind=f"an option of {text!r}")
+    try:
+        signature.bind(*positional, **keywords)
+    except TypeError as error:
+        raise ValueError(f"{text!r}: {error}") from None
+
+
+def nearest(name: str, choices: Iterable[str], *, kind: str) -> str:
+    """The choice that is meant (up to case and hyphens); raises naming the closest one and the list."""
+    choices = list(choices)
+    plain = {_plain(choice): choice for choice in choices}
+    if _plain(name) in plain:
+        return plain[_plain(name)]
+    close = difflib.get_close_matches(_plain(name), plain, n=1, cutoff=0.5)
+    hint = f"; did you mean '{plain[close[0]]}'?" if close else ""
+    raise ValueError(f"'{name}' is not {kind}{hint} (known: {', '.join(sorted(choices))})")
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def describe(thing: object) -> str:
+    """The expression of an object whose keyword-only arguments are kept as attributes of the same names.
+
+    >>> from egm.paths import VE
+    >>> from egm.spaces import Real
+    >>> describe(VE(Real(2), sigma_max=3.0))
+    'VE(sigma_min=0.01, sigma_max=3.0)'
+    """
+    parameters = inspect.signature(type(thing).__init__).parameters.values()
+    options = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    return f"{type(thing).__name__}({', '.join(f'{name}={getattr(thing, name)!r}' for name in options)})"

@@ -1,0 +1,275 @@
+"""EGM and EGM-BS: the losses of one inner step of the paper's algorithm 1.
+
+Given end points x_1 of the replay buffer: times t, states x_t ~ p_{t|1}(· | x_1), and regression targets at x_t from
+the one estimator (`egm.estimators`):
+
+    EGM       r = 1 with the target's energy: the prediction (denoiser or jump kernel)
+    EGM-BS    r = min(t + ε, 1) with the running average of E^φ (the target's energy at r = 1): the prediction;
+              r = 1 with the target's energy: Ê_t, on which E^φ is regressed (noised energy matching)
+
+Times are stratified and ascending, so which states have t + ε ≥ 1 is known without looking at the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from egm.energy_model import EnergyModel
+from egm.estimators import Estimate, estimate
+from egm.losses import RealLoss, SymbolLoss, variable_loss
+from egm.paths.discrete import Masked
+from egm.paths.gaussian import VE
+from egm.paths.product import ProductPath
+from egm.processes.base import Process
+from egm.processes.jump import Jump
+from egm.single_site import single_site
+from egm.spaces import State
+from egm.train.guard import EnergyGuard
+
+T_MAX = 1 - 1e-3  # the last time that is trained on: at t = 1 the state is its own end point
+
+
+@dataclass(frozen=True)
+class EGMOptions:
+    """Options of EGM and EGM-BS; those in the second block concern EGM-BS alone.
+
+    Attributes:
+        proposals: number K of proposals for each state.
+        real_loss: what the squared error of real variables compares, "denoiser" or "generator" (the paper's drift).
+        symbol_loss: "cross-entropy" or "squared" (the paper's).
+        lambda_disc, lambda_cont: weights of the losses of categorical and real variables.
+        clip_estimate: largest norm of a real variable's regression target.
+        time_weight: multiply the loss by t ("t", as the paper does for mixed EGM-BS) or not ("none").
+        t_min: smallest time; by default 0.01 where proposals are singular at 0 (CondOT, VP, Uniform), otherwise 0.
+        memory: bytes that proposals may take at once.
+
+        epsilon: the bootstrapping step ε.
+        bootstrap: "proposals" (random end points at r), or "single-site": the limit ε → 0 for masked variables, which
+            needs no proposals (other variables keep theirs).
+        sites: masked sites looked at in each state by "single-site".
+        energy_target: what E^φ is regressed on: "direct" (Ê_t from the target's energy) or "bootstrap" (Ê_t from E^φ
+            at r, the target's energy at r = 1).
+        energy_learning_rate: of E^φ.
+        energy_ema, energy_ema_start: decay of the running average of E^φ that estimates use, and the share of training
+            after which averaging begins (before, E^φ itself is used).
+        clip_energy: largest Ê_t that E^φ is regressed on.
+        forward_looking: add the target's partial energy to E^φ; by default wherever it exists.
+    """
+
+    proposals: int = 1000
+    real_loss: RealLoss = "denoiser"
+    symbol_loss: SymbolLoss = "cross-entropy"
+    lambda_disc: float = 1.0
+    lambda_cont: float = 1.0
+    clip_estimate: float | None = None
+    time_weight: Literal["none", "t"] = "none"
+    t_min: float | None = None
+    memory: int = 2**30
+
+    epsilon: float = 0.05
+    bootstrap: Literal["proposals", "single-site"] = "proposals"
+    sites: int = 8
+    energy_target: Literal["direct", "bootstrap"] = "direct"
+    energy_learning_rate: float = 1e-3
+    energy_ema: float = 0.999
+    energy_ema_start: float = 0.0
+    clip_energy: float | None = None
+    forward_looking: bool | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon < 1:
+            raise ValueError(f"epsilon is a step in time and lies between 0 and 1, got {self.epsilon}")
+        if self.proposals < 1 or self.sites < 1:
+            raise ValueError(f"proposals and sites must be at least 1, got {self.proposals} and {self.sites}")
+        if self.t_min is not None and not 0 <= self.t_min < T_MAX:
+            raise ValueError(f"t_min must lie in [0, {T_MAX}), got {self.t_min}")
+
+
+class EGM:
+    """Both methods; with an energy model it is EGM-BS.
+
+    Args:
+        energy: the target's latent energy, watched.
+        path, processes: of every variable.
+        network: the denoiser.
+        energy_model: E^φ, or None for EGM.
+    """
+
+    def __init__(
+        self,
+        energy: EnergyGuard,
+        path: ProductPath,
+        processes: Mapping[str, Process[Any]],
+        network: nn.Module,
+        *,
+        energy_model: EnergyModel | None,
+        options: EGMOptions,
+    ) -> None:
+        jumps = [name for name, process in processes.items() if isinstance(process, Jump)]
+        if energy_model is not None and jumps:
+            raise ValueError(
+                f"egm-bs cannot train the continuous jump of '{jumps[0]}': it has no conditional generator for r < 1"
+                " that is consistent with the one for r = 1, so bootstrapping has nothing to average;"
+                " use method='egm', or a Flow or Diffusion"
+            )
+        self.energy, self.path, self.processes, self.network = energy, path, processes, network
+        self.energy_model, self.options = energy_model, options
+        self.t_min = default_t_min(path) if options.t_min is None else options.t_min
+        self.average: AveragedModel | None = None
+        if energy_model is not None:
+            average = get_ema_multi_avg_fn(options.energy_ema)
+            self.average = AveragedModel(energy_model.network, multi_avg_fn=average)
+            self.average.requires_grad_(False)
+
+    def modules(self) -> dict[str, nn.Module]:
+        """What has to be saved to go on: networks and running averages."""
+        extra = {"energy_model": self.energy_model, "energy_average": self.average}
+        return {"network": self.network, **{name: module for name, module in extra.items() if module is not None}}
+
+    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
+        """Parameters with their learning rates."""
+        groups: list[dict[str, Any]] = [{"params": list(self.network.parameters()), "lr": learning_rate}]
+        if self.energy_model is not None:
+            parameters = list(self.energy_model.parameters())
+            groups.append({"params": parameters, "lr": self.options.energy_learning_rate})
+        return groups
+
+    def losses(self, x_1: State, *, first: bool, generator: torch.Generator) -> dict[str, Tensor]:
+        """The loss to minimise and what to log beside it, 0-dimensional tensors.
+
+        `first` marks the first step of training, which sets the energy model's units.
+        """
+        t, far = self.times(len(next(iter(x_1.values()))), generator)
+        x_t = self.path.sample(x_1, t, generator=generator)
+        with torch.no_grad():
+            got, sites, target = self._estimates(x_t, t, far, generator)
+        output = self.network(x_t, t)
+        total, shown = torch.zeros((), device=t.device), {}
+        # States whose proposals all have zero density say nothing about the generator.
+        weight = (got.ess > 0).to(t.dtype) * (t if self.options.time_weight == "t" else 1.0)
+        for name, process in self.processes.items():
+            o, symbols = self.options, name in self.path.space.categorical
+            loss = variable_loss(
+                process, x_t[name], t, got.prediction[name], output[name],
+                real=o.real_loss, symbols=o.symbol_loss, clip=o.clip_estimate, sites=sites.get(name),
+            )  # fmt: skip
+            total = total + (o.lambda_disc if symbols else o.lambda_cont) * (weight * loss).mean()
+        shown = {"sampler_loss": total.detach(), "ess": got.ess.mean()}
+        if self.energy_model is not None:
+            if first:
+                self.energy_model.calibrate(x_t, t, target)
+            matching = self.energy_model.loss(x_t, t, target, clip=self.options.clip_energy)
+            shown["energy_loss"] = matching.detach()
+            total = total + matching
+        return {"loss": total, **shown}
+
+    def after_step(self, progress: float) -> None:
+        """Update the running average; `progress` is the share of training that is done."""
+        if self.energy_model is not None and self.average is not None and progress >= self.options.energy_ema_start:
+            self.average.update_parameters(self.energy_model.network)
+
+    def times(self, n: int, generator: torch.Generator) -> tuple[Tensor, int]:
+        """n stratified times in ascending order, and how many of them are bootstrapped (t + ε < 1)."""
+        span = T_MAX - self.t_min
+        u = torch.rand(n, generator=generator, device=generator.device)
+        t = self.t_min + span * (torch.arange(n, device=u.device) + u) / n
+        far = int(n * (1 - self.options.epsilon - self.t_min) / span) if self.energy_model is not None else 0
+        return t, max(0, min(n, far))
+
+    def _estimates(
+        self, x_t: State, t: Tensor, far: int, generator: torch.Generator
+    ) -> tuple[Estimate, dict[str, Tensor], Tensor]:
+        """Predictions at x_t, the sites of a variable that they cover (all if missing), and Ê_t to regress E^φ on."""
+        if self.options.bootstrap == "single-site" and self.energy_model is not None:
+            return self._single_site_estimates(x_t, t, far, generator)
+        got, target = self._proposal_estimates(x_t, t, far, generator)
+        return got, {}, target
+
+    def _proposal_estimates(
+        self, x_t: State, t: Tensor, far: int, generator: torch.Generator
+    ) -> tuple[Estimate, Tensor]:
+        """From end points at r: the first `far` states by E^φ, the others by the target's energy."""
+        start = 0 if self.options.energy_target == "direct" else far  # Ê_t of earlier states is bootstrapped as well
+        end = self._estimate(self.energy, x_t, t, slice(start, None), generator=generator) if start < len(t) else None
+        if not far and end is not None:
+            return end, end.energy
+        booted = self._estimate(
+            self._learned_energy, x_t, t, slice(far), generator=generator, step=self.options.epsilon
+        )
+        got = booted if end is None or far == len(t) else _joined(booted, _tail(end, far - start))
+        return got, end.energy if end is not None and start == 0 else got.energy
+
+    def _single_site_estimates(
+        self, x_t: State, t: Tensor, far: int, generator: torch.Generator
+    ) -> tuple[Estimate, dict[str, Tensor], Tensor]:
+        """Tables of masked variables in the limit r → t; proposals for what is left."""
+        masked = [name for name, path in self.path.paths.items() if isinstance(path, Masked)]
+        known = {
+            name: single_site(
+                self._learned_energy, self.path, name, x_t, t, count=self.options.sites, generator=generator
+            )
+            for name in masked
+        }
+        tables, sites = {n: k.table for n, k in known.items()}, {n: k.sites for n, k in known.items()}
+        bootstrapped = self.options.energy_target == "bootstrap"
+        if len(masked) == len(self.processes) and bootstrapped:
+            neighbours = next(iter(known.values())).energy
+            return Estimate(tables, neighbours, torch.ones_like(neighbours)), sites, neighbours
+        if len(masked) == len(self.processes):
+            end = self._estimate(self.energy, x_t, t, slice(None), generator=generator)
+            return Estimate(tables, end.energy, end.ess), sites, end.energy
+        got, target = self._proposal_estimates(x_t, t, far, generator)
+        return Estimate({**got.prediction, **tables}, got.energy, got.ess), sites, target
+
+    def _estimate(
+        self,
+        energy: Callable[[State, Any], Tensor],
+        x_t: State,
+        t: Tensor,
+        part: slice,
+        *,
+        generator: torch.Generator,
+        step: float | None = None,
+    ) -> Estimate:
+        """The estimate for a part of the batch, from end points at r = 1 or at t + step."""
+        x_t, t = {name: x[part] for name, x in x_t.items()}, t[part]
+        r = 1.0 if step is None else t + step
+        return estimate(
+            energy, self.path, self.processes, x_t, t, r=r, count=self.options.proposals, generator=generator,
+            memory=self.options.memory, state_bytes=0 if step is None else self._activation_bytes,
+        )  # fmt: skip
+
+    def _learned_energy(self, x_r: State, r: Any) -> Tensor:
+        if self.energy_model is None or self.average is None:
+            raise ValueError("EGM has no energy model")
+        averaging = bool(self.average.n_averaged > 0)  # torch keeps this count on the host
+        return self.energy_model(x_r, r, network=self.average if averaging else None)
+
+    @property
+    def _activation_bytes(self) -> int:
+        """Bytes of one state's activations while E^φ is evaluated: a few vectors as wide as its widest layer."""
+        if self.energy_model is None:
+            return 0
+        parameters = list(self.energy_model.network.parameters())
+        return 4 * max((max(p.shape) * p.element_size() for p in parameters if p.ndim), default=0)
+
+
+def default_t_min(path: ProductPath) -> float:
+    """0.01 where proposals are singular at t = 0, otherwise 0."""
+    return 0.0 if all(isinstance(part, VE | Masked) for part in path.paths.values()) else 0.01
+
+
+def _tail(estimate: Estimate, start: int) -> Estimate:
+    prediction = {name: x[start:] for name, x in estimate.prediction.items()}
+    return Estimate(prediction, estimate.energy[start:], estimate.ess[start:])
+
+
+def _joined(a: Estimate, b: Estimate) -> Estimate:
+    prediction = {name: torch.cat([x, b.prediction[name]]) for name, x in a.prediction.items()}
+    return Estimate(prediction, torch.cat([a.energy, b.energy]), torch.cat([a.ess, b.ess]))

@@ -1,0 +1,24 @@
+"""Networks behind one protocol: the paper's perceptrons, a lattice network, an equivariant one for particles."""
+
+from egm.networks.base import Body, Denoiser, Scalar, predict
+from egm.networks.egnn import EGNN
+from egm.networks.lattice import LatticeConv
+from egm.networks.mlp import MLP, ResidualMLP
+from egm.networks.precondition import Preconditioned
+from egm.networks.registry import NETWORKS, default_body, default_network, find_network
+
+__all__ = [
+    "EGNN",
+    "MLP",
+    "NETWORKS",
+    "Body",
+    "Denoiser",
+    "LatticeConv",
+    "Preconditioned",
+    "ResidualMLP",
+    "Scalar",
+    "default_body",
+    "default_network",
+    "find_network",
+    "predict",
+]

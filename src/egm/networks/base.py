@@ -1,0 +1,167 @@
+"""What a network is: from a latent state x_t and its time t to one output for each variable, or to a pooled scalar.
+
+A process says what it needs of a variable (`Process.output_shape`) and how an output becomes a prediction
+(`Process.link`): means E[x_1 | x_t] as they are, logits of p(x_1 | x_t) through softmax, log-rates of a jump kernel
+through exp. Any module that fulfils `Denoiser` can stand in for the bodies of this package.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from egm.paths.base import Time
+from egm.processes.base import DenoisingProcess, Process
+from egm.spaces import Categorical, Real, Space, State
+
+
+class Denoiser(Protocol):
+    """A network for a space; any `nn.Module` whose `forward` does this will do.
+
+    Args of a call:
+        state: latent states [..., *latent_shape] (`Space.to_latent`), with any leading batch shape; a Categorical
+            variable may hold its mask symbol, `variable.mask`.
+        t: float tensor that broadcasts against the batch.
+
+    A call returns a dict with one entry for each variable: means in latent coordinates [..., *latent_shape] for a Real
+    one (log-rates [..., *latent_shape, bins] where it follows a `Jump`), logits [..., *shape, n] over the data symbols
+    for a Categorical one. Where sites have unequal numbers of symbols, n is the largest and entries of illegal symbols
+    may hold anything.
+    """
+
+    def __call__(self, state: State, t: Tensor) -> Mapping[str, Tensor]: ...
+
+
+class Body(nn.Module, ABC):
+    """A network built for a space; options are keyword-only and kept as attributes of the same name.
+
+    Args:
+        space: the variables of a state.
+        outputs: trailing shape of every output. A variable's name takes its latent shape (means), that and one axis
+            of bins (log-rates), or its shape and one axis of symbols (logits); any other name takes (), a scalar.
+
+    Final layers are zero, so an untrained body returns zeros.
+    """
+
+    def __init__(self, space: Space, outputs: Mapping[str, tuple[int, ...]]) -> None:
+        super().__init__()
+        self.space = space
+        self.outputs: dict[str, tuple[int, ...]] = check_outputs(space, outputs)
+
+    @abstractmethod
+    def forward(self, state: State, t: Tensor) -> State:
+        """One tensor [..., *outputs[name]] for each output."""
+
+    def batch_shape(self, state: State, t: Tensor) -> torch.Size:
+        """Leading shape of a latent state, after checking that t broadcasts to it."""
+        batch = self.space.batch_shape(state, latent=True)
+        missing = len(batch) - t.ndim
+        if missing < 0 or any(size not in (1, full) for size, full in zip(t.shape, batch[missing:], strict=True)):
+            raise ValueError(f"t has shape {tuple(t.shape)}, which does not broadcast to the batch {tuple(batch)}")
+        return batch
+
+
+class Head(nn.Module):
+    """A zero-initialised linear layer from [..., width] to [..., *shape].
+
+    Scalars are computed in the weights' own dtype under autocast: an energy of size 100 has a rounding of 0.4 in
+    bfloat16, which would go into every importance weight.
+    """
+
+    def __init__(self, width: int, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape = shape
+        self.linear = nn.Linear(width, math.prod(shape))
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, h: Tensor) -> Tensor:
+        if self.shape:
+            return self.linear(h).unflatten(-1, self.shape)
+        with torch.autocast(h.device.type, enabled=False):
+            return self.linear(h.to(self.linear.weight.dtype)).squeeze(-1)
+
+
+class Scalar(nn.Module):
+    """The one scalar of a network, as a tensor [...]: an energy E(x_t, t) from a body with outputs={"energy": ()}."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        outputs = getattr(body, "outputs", {"energy": ()})
+        if list(outputs.values()) != [()]:
+            raise ValueError(f"Scalar wraps a network with one scalar output, outputs={{'energy': ()}}; got {outputs}")
+        self.body = body
+        (self.name,) = outputs
+
+    def forward(self, state: State, t: Tensor) -> Tensor:
+        """E(x_t, t), [...]."""
+        return self.body(state, t)[self.name]
+
+
+def predict(network: Denoiser, processes: Mapping[str, Process[Any]], x_t: State, t: Time) -> State:
+    """What a network predicts at latent states x_t: `process.link` of its output, for each variable.
+
+    Shapes are checked (names, number of axes, sizes); values are not looked at, so that a GPU never waits.
+    """
+    if not isinstance(t, Tensor):
+        like = next((x for x in x_t.values() if x.is_floating_point()), None)
+        device = next(iter(x_t.values())).device
+        t = torch.full((), t, device=device, dtype=torch.get_default_dtype() if like is None else like.dtype)
+    outputs = network(x_t, t)
+    if not isinstance(outputs, Mapping):
+        raise TypeError(
+            f"a network must return a dict with one tensor for each variable {list(processes)},"
+            f" got {type(outputs).__name__}"
+        )
+    return {name: process.link(_checked(outputs, name, process, x_t[name])) for name, process in processes.items()}
+
+
+def _checked(outputs: Mapping[str, Tensor], name: str, process: Process[Any], x: Tensor) -> Tensor:
+    if name not in outputs:
+        raise ValueError(f"the network gave no output for the variable '{name}', only for {list(outputs)}")
+    output, shape = outputs[name], process.output_shape
+    axes = len(shape) if isinstance(process, DenoisingProcess) else len(shape) - 1  # tables have an axis of their own
+    expected = (*x.shape[: x.ndim - axes], *shape)
+    if not isinstance(output, Tensor) or not output.is_floating_point():
+        kind = output.dtype if isinstance(output, Tensor) else type(output).__name__
+        raise TypeError(f"the network's output for '{name}' must be a floating-point tensor, got {kind}")
+    if tuple(output.shape) != expected:
+        raise ValueError(
+            f"the network's output for '{name}' has shape {tuple(output.shape)}, but {type(process).__name__} needs"
+            f" {expected}: the batch and then {shape}"
+        )
+    return output
+
+
+def check_outputs(space: Space, outputs: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """The outputs as a dict of tuples; raises unless every shape is one that its variable can have."""
+    if not isinstance(space, Space):
+        raise TypeError(f"space must be an egm.Space, got {space!r}")
+    if not outputs:
+        raise ValueError(f"outputs is empty; name at least one of the variables {list(space)}, or a scalar")
+    checked = {name: tuple(shape) for name, shape in outputs.items()}
+    for name, shape in checked.items():
+        variable = space.variables.get(name)
+        if isinstance(variable, Categorical):
+            legal, expected = shape == (*variable.shape, variable.size), f"{(*variable.shape, variable.size)} (logits)"
+        elif isinstance(variable, Real):
+            means = variable.latent_shape
+            legal = shape == means or (len(shape) == len(means) + 1 and shape[:-1] == means and shape[-1] > 0)
+            expected = f"{means} (means) or {means} and one more axis (log-rates)"
+        else:
+            legal, expected = shape == (), f"() (a scalar), because '{name}' is not one of the variables {list(space)}"
+        if not legal:
+            raise ValueError(f"outputs['{name}'] is {shape}, expected {expected}")
+    return checked
+
+
+def positive(**options: int) -> None:
+    """Raise unless every option is a positive whole number."""
+    for name, value in options.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{name} must be a positive whole number, got {value!r}")

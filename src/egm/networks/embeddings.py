@@ -1,0 +1,71 @@
+"""Embeddings: how times, symbols and reals enter a network.
+
+    time      (sin ω_k t, cos ω_k t), with ω_k in geometric progression from 1 to 256
+    symbols   one learned vector for each data symbol and one for the mask, shared by all sites of a variable
+    reals     the latent coordinates themselves
+
+A time is embedded in its own shape and broadcast only once it has been projected: [K, B] states with t of shape [B]
+embed B times.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from egm.spaces import Space, State
+
+TIME_FEATURES = 64
+TOKEN_FEATURES = 4
+HIGHEST_FREQUENCY = 256.0  # resolves 1/256 of the path, about the step of a simulation
+
+
+class TimeEmbedding(nn.Module):
+    """Sinusoids of t: [...] to [..., 64]."""
+
+    frequencies: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        exponents = torch.linspace(0, math.log(HIGHEST_FREQUENCY), TIME_FEATURES // 2)
+        self.register_buffer("frequencies", exponents.exp(), persistent=False)
+
+    def forward(self, t: Tensor) -> Tensor:
+        angles = t[..., None].to(self.frequencies.dtype) * self.frequencies
+        return torch.cat([angles.sin(), angles.cos()], -1)
+
+
+class FlatTokens(nn.Module):
+    """The symbols of a state, embedded and laid side by side: [..., 4 · sites], so that sites stay distinct."""
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        self.sites = {name: variable.sites for name, variable in space.categorical.items()}
+        # a list: names are the user's, and a ModuleDict refuses those of its own methods ("values", "type")
+        self.tables = nn.ModuleList(nn.Embedding(v.size + 1, TOKEN_FEATURES) for v in space.categorical.values())
+        self.features = TOKEN_FEATURES * sum(self.sites.values())
+
+    def forward(self, state: State, batch: torch.Size) -> list[Tensor]:
+        """One tensor [..., 4 · sites] for each categorical variable."""
+        pairs = zip(self.sites.items(), self.tables, strict=True)
+        return [table(state[name].reshape(*batch, sites)).flatten(-2) for (name, sites), table in pairs]
+
+
+class FlatReals(nn.Module):
+    """The real variables of a state, laid side by side: [..., coordinates]."""
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        self.sizes = {name: math.prod(variable.latent_shape) for name, variable in space.real.items()}
+        self.features = sum(self.sizes.values())
+
+    def forward(self, state: State, batch: torch.Size) -> list[Tensor]:
+        """One tensor [..., size] for each real variable."""
+        return [state[name].reshape(*batch, size) for name, size in self.sizes.items()]
+
+
+def join(parts: list[Tensor]) -> Tensor:
+    """Concatenate along the last axis; a single part is passed on without a copy."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)

@@ -1,0 +1,1 @@
+"""Training: the loop, its replay buffer, run directories and evaluation."""

@@ -1,0 +1,51 @@
+"""Replay buffer: the last draws of the sampler, on the device, as a ring."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from egm.spaces import State
+
+
+class ReplayBuffer:
+    """Latent states, the newest `capacity` of them."""
+
+    def __init__(self, capacity: int) -> None:
+        if capacity < 1:
+            raise ValueError(f"the buffer needs room for at least one state, got {capacity}")
+        self.capacity = capacity
+        self.filled = 0
+        self._next = 0
+        self._states: State = {}
+
+    def add(self, states: State) -> None:
+        """Store states [n, ...], overwriting the oldest."""
+        states = {name: x[-self.capacity :] for name, x in states.items()}
+        n = len(next(iter(states.values())))
+        if not self._states:
+            self._states = {name: x.new_zeros((self.capacity, *x.shape[1:])) for name, x in states.items()}
+        first = min(n, self.capacity - self._next)
+        for name, x in states.items():
+            self._states[name][self._next : self._next + first] = x[:first]
+            self._states[name][: n - first] = x[first:]
+        self._next = (self._next + n) % self.capacity
+        self.filled = min(self.filled + n, self.capacity)
+
+    def sample(self, n: int, generator: torch.Generator) -> State:
+        """n states drawn with replacement."""
+        if not self.filled:
+            raise ValueError("the buffer is empty; add draws of the sampler first")
+        index = torch.randint(self.filled, (n,), generator=generator, device=generator.device)
+        return {name: x[index] for name, x in self._states.items()}
+
+    def state_dict(self) -> dict[str, Tensor | int | State]:
+        """Everything that the buffer holds."""
+        return {"states": {name: x[: self.filled] for name, x in self._states.items()}, "next": self._next}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Take over what `state_dict` gave; the capacity stays."""
+        self._states, self._next, self.filled = {}, 0, 0
+        if state["states"]:
+            self.add(state["states"])
+            self._next = state["next"]

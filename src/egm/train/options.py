@@ -1,0 +1,57 @@
+"""Options of the training loop, the same for every method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+SolverChoice = Literal["auto", "first-hitting", "bridge", "euler", "tau-leaping", "heun"]
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How a sampler is trained.
+
+    Attributes:
+        batch_size: states in one gradient step.
+        inner_steps: gradient steps between two refreshes of the replay buffer.
+        refresh: draws that each refresh adds.
+        buffer: draws that the buffer keeps.
+        learning_rate, final_learning_rate: of AdamW, with a cosine between them.
+        weight_decay, clip_gradient: of AdamW, and the largest norm of a gradient (None: any).
+        ema, ema_start: decay of the running average of the network that draws are made with, and the share of training
+            after which averaging begins; ema = 0 switches it off.
+        sample_steps: steps of one simulation.
+        solver: how to simulate; "auto" reveals one site at a time on purely masked spaces ("first-hitting") and follows
+            bridges otherwise.
+        log_every, checkpoint_every, evaluate_every: gradient steps between lines of the log, checkpoints and
+            evaluations against the reference (0: only at the end; no evaluation where there is no reference).
+        evaluation_size: draws of one evaluation.
+    """
+
+    batch_size: int = 256
+    inner_steps: int = 100
+    refresh: int = 2000
+    buffer: int = 10_000
+    learning_rate: float = 1e-3
+    final_learning_rate: float = 1e-5
+    weight_decay: float = 0.01
+    clip_gradient: float | None = 1.0
+    ema: float = 0.999
+    ema_start: float = 0.5
+    sample_steps: int = 100
+    solver: SolverChoice = "auto"
+    log_every: int = 50
+    checkpoint_every: int = 1000
+    evaluate_every: int = 0
+    evaluation_size: int = 2000
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "inner_steps", "refresh", "buffer", "sample_steps", "log_every", "evaluation_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("checkpoint_every", "evaluate_every"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} counts steps and must be at least 0 (0: only at the end)")
+        if not 0 <= self.ema < 1:
+            raise ValueError(f"ema is the decay of a running average and lies in [0, 1), got {self.ema}")

@@ -1,0 +1,95 @@
+"""Progress of a run: a bar on a terminal, plain lines elsewhere, or nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, Protocol
+
+SHOWN = ("sampler_loss", "energy_loss", "ess", "e_w1", "e_w1_floor")
+LINE_EVERY = 5.0  # seconds between plain lines
+
+
+class Progress(Protocol):
+    """Shows how a run is going; a context manager."""
+
+    def __enter__(self) -> Progress: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def update(self, done: float, row: dict[str, Any]) -> None:
+        """The share of training that is done, and the newest line of the log."""
+        ...
+
+
+def make_progress(wanted: bool) -> Progress:
+    """A bar if stderr is a terminal and rich is installed, otherwise lines; silence if none is wanted."""
+    if not wanted:
+        return Silent()
+    if sys.stderr.isatty():
+        try:
+            return Bar()
+        except ImportError:
+            return Lines()
+    return Lines()
+
+
+class Silent:
+    """Shows nothing."""
+
+    def __enter__(self) -> Silent:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def update(self, done: float, row: dict[str, Any]) -> None:
+        """Nothing to do."""
+
+
+class Lines(Silent):
+    """A line on stderr every few seconds, and for every evaluation."""
+
+    def __init__(self) -> None:
+        self._began = self._last = time.monotonic()
+        self._first = 0.0
+
+    def update(self, done: float, row: dict[str, Any]) -> None:
+        """Print the line if it is time."""
+        now = time.monotonic()
+        if now - self._last < LINE_EVERY and "e_w1" not in row and done < 1:
+            return
+        self._last = now
+        left = f", {(now - self._began) / done * (1 - done):.0f} s left" if 0 < done < 1 else ""
+        print(f"step {row['step']} ({done:.0%}{left})  {describe(row)}", file=sys.stderr, flush=True)
+
+
+class Bar(Silent):
+    """A progress bar by rich."""
+
+    def __init__(self) -> None:
+        from rich.console import Console  # noqa: PLC0415  (the library trains without rich)
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+        columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+        self._bar = Progress(*columns, console=Console(stderr=True))
+        self._task = self._bar.add_task("starting", total=1.0)
+        self._values: dict[str, Any] = {}
+
+    def __enter__(self) -> Bar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    def update(self, done: float, row: dict[str, Any]) -> None:
+        """Move the bar."""
+        self._values |= row  # evaluations are rarer than steps: keep the last one in sight
+        self._bar.update(self._task, completed=done, description=describe(self._values))
+
+
+def describe(row: dict[str, Any]) -> str:
+    """The values worth a line: losses, ESS, E-W1 and its floor."""
+    labels = {"e_w1": "E-W1", "e_w1_floor": "floor", "ess": "ESS", "sampler_loss": "loss", "energy_loss": "energy loss"}
+    return "  ".join(f"{labels[name]} {row[name]:.3g}" for name in SHOWN if name in row)

@@ -1,0 +1,197 @@
+"""A run on disk. Every file is written beside its place and moved there, so a reader finds the old or the new one.
+
+config.yaml         everything that defines the run
+environment.json    versions, commit, hardware, command, of each start
+metrics.csv         one line for each entry of the log
+checkpoint.pt       state of the trainer: networks, optimiser, averages, buffer, random state, counters
+model.safetensors   the network that draws are made with
+results.json        the last evaluation, one object as in results/*.json
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy
+import torch
+from torch import Tensor, nn
+
+
+class RunDirectory:
+    """Reads and writes the files of one run."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    def __repr__(self) -> str:
+        return f"RunDirectory({str(self.folder)!r})"
+
+    # ------------------------------------------------------------------ the definition of the run
+
+    def create(self, config: dict[str, Any]) -> None:
+        """Start a run; refuses a folder that holds one already."""
+        if (self.folder / "config.yaml").exists():
+            raise FileExistsError(
+                f"{self.folder} holds a run already; continue it with `egm train --resume {self.folder}`"
+                " (egm.resume in Python), or choose another folder"
+            )
+        self.write_config(config)
+        self.record_start()
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """Write `config.yaml`."""
+        self._write("config.yaml", _yaml().safe_dump(config, sort_keys=False, allow_unicode=True, width=100).encode())
+
+    def read_config(self) -> dict[str, Any]:
+        """What `config.yaml` holds."""
+        file = self.folder / "config.yaml"
+        if not file.is_file():
+            raise FileNotFoundError(f"{self.folder} is not a run: it has no config.yaml")
+        config = _yaml().safe_load(file.read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise ValueError(f"{file} does not hold a configuration; expected a mapping")
+        return config
+
+    def record_start(self) -> None:
+        """Add this start to `environment.json`."""
+        file = self.folder / "environment.json"
+        starts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+        self._write("environment.json", json.dumps([*starts, environment()], indent=1).encode())
+
+    # ------------------------------------------------------------------ progress
+
+    def save(self, state: dict[str, Any], config: dict[str, Any], network: nn.Module) -> None:
+        """Write the trainer's state, and then the sampler."""
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        self._write("checkpoint.pt", buffer.getvalue())
+        self.save_sampler(config, network)
+
+    def read_state(self, device: torch.device | str) -> dict[str, Any] | None:
+        """The trainer's state, or None if no checkpoint was reached."""
+        file = self.folder / "checkpoint.pt"
+        return torch.load(file, map_location=device, weights_only=True) if file.is_file() else None
+
+    def save_sampler(self, config: dict[str, Any], network: nn.Module) -> None:
+        """Write the network that draws are made with, and the configuration that rebuilds it."""
+        tensors = {name: x.detach().cpu().contiguous() for name, x in network.state_dict().items()}
+        self.write_config(config)
+        self._write("model.safetensors", _safetensors().save(tensors))
+
+    def read_network(self) -> dict[str, Tensor]:
+        """The saved network's tensors."""
+        file = self.folder / "model.safetensors"
+        if not file.is_file():
+            raise FileNotFoundError(f"{self.folder} holds no trained network (model.safetensors); train it further")
+        return _safetensors().load(file.read_bytes())
+
+    def append_metrics(self, row: dict[str, Any]) -> None:
+        """Add a line to `metrics.csv`, flushed; a new column rewrites the file with it."""
+        file = self.folder / "metrics.csv"
+        rows = self.read_metrics()
+        columns = list(rows[0]) if rows else []
+        if set(row) <= set(columns):
+            with file.open("a", newline="", encoding="utf-8") as stream:
+                csv.DictWriter(stream, columns).writerow(row)
+                stream.flush()
+                os.fsync(stream.fileno())
+            return
+        self._write_metrics([*columns, *(name for name in row if name not in columns)], [*rows, row])
+
+    def read_metrics(self) -> list[dict[str, str]]:
+        """The lines of `metrics.csv`."""
+        file = self.folder / "metrics.csv"
+        if not file.is_file():
+            return []
+        with file.open(newline="", encoding="utf-8") as stream:
+            return list(csv.DictReader(stream))
+
+    def forget_metrics_after(self, step: int) -> None:
+        """Drop lines later than a step: a resumed run writes them again."""
+        rows = self.read_metrics()
+        kept = [row for row in rows if int(row["step"]) <= step]
+        if len(kept) < len(rows):
+            self._write_metrics(list(rows[0]), kept)
+
+    def write_results(self, record: dict[str, Any]) -> None:
+        """Write `results.json`."""
+        self._write("results.json", json.dumps(record, indent=1).encode())
+
+    def _write_metrics(self, columns: list[str], rows: list[dict[str, Any]]) -> None:
+        stream = io.StringIO(newline="")
+        writer = csv.DictWriter(stream, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+        self._write("metrics.csv", stream.getvalue().encode())
+
+    def _write(self, name: str, content: bytes) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        temporary = self.folder / f".{name}.{os.getpid()}"
+        with temporary.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, self.folder / name)
+
+
+def environment() -> dict[str, Any]:
+    """Versions, commit, hardware and command of this process."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "platform": platform.platform(),
+        "hardware": hardware("cuda" if torch.cuda.is_available() else "cpu"),
+        "threads": torch.get_num_threads(),
+        "commit": commit(),
+        "command": shlex.join(sys.argv),
+    }
+
+
+def hardware(device: torch.device | str) -> str:
+    """The name of the device that does the work."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU {platform.machine()}, {torch.get_num_threads()} threads"
+
+
+def commit() -> str | None:
+    """The commit of the source tree, with "+" if it was changed; from $EGM_COMMIT where there is no git checkout."""
+    if stated := os.environ.get("EGM_COMMIT"):
+        return stated
+    here = Path(__file__).parent
+    try:
+        said = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"],
+            cwd=here, capture_output=True, text=True, check=True, timeout=10,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return said.stdout.strip() or None
+
+
+def _yaml() -> Any:
+    try:
+        import yaml  # noqa: PLC0415  (only runs on disk need it)
+    except ImportError:
+        raise ImportError("saving and loading runs needs PyYAML; install it with: pip install pyyaml") from None
+    return yaml
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.torch  # noqa: PLC0415  (only runs on disk need it)
+    except ImportError:
+        raise ImportError("saving and loading runs needs safetensors; pip install safetensors") from None
+    return safetensors.torch

@@ -1,0 +1,200 @@
+"""The training loop: the paper's algorithm 1, for every method.
+
+Outer loop: draw from the current sampler into the replay buffer. Inner loop: take end points from the buffer, ask the
+method for its loss, step. Everything random comes from one generator, and everything that the next step depends on is
+in `state_dict`, so that a resumed run repeats an uninterrupted one bit by bit (on the CPU, with `steps`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from egm.methods.egm import EGM
+from egm.metrics.floors import derive_seed
+from egm.sampler import Sampler
+from egm.train.buffer import ReplayBuffer
+from egm.train.options import TrainingOptions
+from egm.train.progress import Progress
+from egm.train.run_directory import RunDirectory
+
+
+class Trainer:
+    """Trains a sampler's network.
+
+    Args:
+        method: gives the loss.
+        sampler: draws for the buffer; its network is the one that is trained, or its running average.
+        options: of the loop.
+        steps, time_limit: where to stop, in gradient steps or in seconds of training.
+        seed: of everything random.
+        run: where checkpoints and metrics go, if anywhere.
+        progress: shows how it is going.
+        evaluate: scores a sampler at a step, for the log.
+    """
+
+    def __init__(
+        self,
+        method: EGM,
+        sampler: Sampler,
+        options: TrainingOptions,
+        *,
+        steps: int | None,
+        time_limit: float | None,
+        seed: int,
+        progress: Progress,
+        run: RunDirectory | None = None,
+        evaluate: Callable[[Sampler, int], dict[str, float]] | None = None,
+    ) -> None:
+        if (steps is None) == (time_limit is None):
+            raise ValueError("give steps or time_limit (seconds), one of them")
+        self.method, self.sampler, self.options = method, sampler, options
+        self.steps, self.time_limit, self.seed = steps, time_limit, seed
+        self.run_directory, self.progress, self.evaluate = run, progress, evaluate
+        self.generator = torch.Generator(sampler.device).manual_seed(seed)
+        self.buffer = ReplayBuffer(options.buffer)
+        self.average = AveragedModel(method.network, multi_avg_fn=get_ema_multi_avg_fn(options.ema))
+        groups = method.parameter_groups(options.learning_rate)
+        self.peak_rates = [group["lr"] for group in groups]
+        self.optimizer = torch.optim.AdamW(groups, weight_decay=options.weight_decay)
+        self.step, self.seconds, self._began = 0, 0.0, time.monotonic()
+        self.pending: dict[str, Tensor] = {}  # sums of what is logged, since the last line
+        self.pending_steps = 0
+
+    # ------------------------------------------------------------------ the loop
+
+    def train(self) -> None:
+        """Train until the limit is reached; on an interrupt, save and pass it on."""
+        self._began = time.monotonic() - self.seconds
+        with self.progress:
+            try:
+                while not self.finished():
+                    if self.step % self.options.inner_steps == 0:
+                        self.method.energy.check()
+                        self.buffer.add(self.sampler.latent(self.options.refresh, generator=self.generator))
+                    x_1 = self.buffer.sample(self.options.batch_size, self.generator)
+                    losses = self.method.losses(x_1, first=self.step == 0, generator=self.generator)
+                    self.descend(losses.pop("loss"))
+                    self.step += 1
+                    self.report(losses)
+                self.method.energy.check()
+            except KeyboardInterrupt:
+                self.save()
+                raise
+            self.save()
+            self.score()
+
+    def descend(self, loss: Tensor) -> None:
+        """One step of AdamW at the cosine schedule's rate, and the running averages after it."""
+        done = self.progress_made()
+        floor = self.options.final_learning_rate
+        for group, peak in zip(self.optimizer.param_groups, self.peak_rates, strict=True):
+            group["lr"] = min(floor, peak) + (peak - min(floor, peak)) * 0.5 * (1 + math.cos(math.pi * done))
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if self.options.clip_gradient is not None:
+            for group in self.optimizer.param_groups:
+                torch.nn.utils.clip_grad_norm_(group["params"], self.options.clip_gradient)
+        self.optimizer.step()
+        self.method.after_step(done)
+        if self.options.ema and done >= self.options.ema_start:
+            self.average.update_parameters(self.method.network)
+            self.sampler.network = self.average.module
+
+    def finished(self) -> bool:
+        """Whether the limit is reached."""
+        return self.progress_made() >= 1
+
+    def progress_made(self) -> float:
+        """The share of training that is done, 0 to 1."""
+        if self.steps is not None:
+            return self.step / self.steps
+        self.seconds = time.monotonic() - self._began
+        return min(1.0, self.seconds / float(self.time_limit or 1))
+
+    # ------------------------------------------------------------------ what is said and saved
+
+    def report(self, values: dict[str, Tensor]) -> None:
+        """After a step: sum up what is logged; at their intervals log, then save, then evaluate."""
+        for name, value in values.items():
+            self.pending[name] = self.pending[name] + value if name in self.pending else value
+        self.pending_steps += 1
+        every = self.options
+        if self.step % every.log_every == 0:
+            self.log()
+        if every.checkpoint_every and self.step % every.checkpoint_every == 0:
+            self.save()
+        if every.evaluate_every and self.step % every.evaluate_every == 0 and not self.finished():
+            self.score()
+
+    def log(self) -> None:
+        """Write the means since the last line."""
+        if self.pending_steps:
+            means = torch.stack(list(self.pending.values())).double() / self.pending_steps
+            self.write(dict(zip(self.pending, means.tolist(), strict=True)))
+        self.pending, self.pending_steps = {}, 0
+
+    def score(self) -> None:
+        """Evaluate against the reference, with random numbers of its own."""
+        if self.evaluate is not None:
+            self.write(self.evaluate(self.sampler, derive_seed(self.seed, self.step)))
+
+    def write(self, values: dict[str, float]) -> None:
+        """One line of the log."""
+        target = self.method.energy.target
+        self.seconds = time.monotonic() - self._began
+        row = {
+            "step": self.step,
+            "seconds": round(self.seconds, 2),
+            "energy_calls": target.energy_calls,
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            **values,
+        }
+        self.progress.update(self.progress_made(), row)
+        if self.run_directory is not None:
+            self.run_directory.append_metrics(row)
+
+    def save(self) -> None:
+        """Write a checkpoint, unless an energy went wrong since the last one."""
+        self.method.energy.check()
+        self.seconds = time.monotonic() - self._began
+        if self.run_directory is not None:
+            self.run_directory.save(self.state_dict(), self.sampler.config, self.sampler.network)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next step depends on."""
+        target = self.method.energy.target
+        return {
+            "step": self.step,
+            "seconds": self.seconds,
+            "energy_calls": target.energy_calls,
+            "score_calls": target.score_calls,
+            "modules": {name: module.state_dict() for name, module in self.method.modules().items()},
+            "average": self.average.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "buffer": self.buffer.state_dict(),
+            "generator": self.generator.get_state(),
+            "pending": self.pending,
+            "pending_steps": self.pending_steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        target = self.method.energy.target
+        self.step, self.seconds = state["step"], state["seconds"]
+        target.energy_calls, target.score_calls = state["energy_calls"], state["score_calls"]
+        for name, module in self.method.modules().items():
+            module.load_state_dict(state["modules"][name])
+        self.average.load_state_dict(state["average"])
+        if int(state["average"]["n_averaged"]) > 0:
+            self.sampler.network = self.average.module
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.buffer.load_state_dict(state["buffer"])
+        self.generator.set_state(state["generator"].cpu())
+        self.pending, self.pending_steps = state["pending"], state["pending_steps"]
