@@ -95,6 +95,34 @@ def test_first_hitting_on_mixed_spaces(name, process, start):
     assert bool((calls[0] == start).all())
 
 
+def test_first_hitting_from_a_later_start():
+    """At t_0 = 0.5 a site is hidden with probability 1 − κ_0; then P(τ ≤ t) = (κ_t − κ_0)/(1 − κ_0)."""
+    space = Space(s=Categorical(2, shape=2), u=Categorical(2))
+    s, u = space.categorical.values()
+    path = ProductPath(space, {"s": Masked(s, schedule=Polynomial(2.0)), "u": Uniform(u)})
+    n, seen = 8000, []
+
+    def predict(x, t):
+        seen.append((x["s"], t))
+        return {"s": torch.tensor([1.0, 0.0]).expand(n, 2, 2), "u": torch.full((n, 2), 0.5)}
+
+    processes = {"s": DiscreteJump(path["s"]), "u": DiscreteJump(path["u"])}  # type: ignore[arg-type]
+    grid = time_grid(4, start=0.5)
+    draws = first_hitting(predict, path, processes, n, grid=grid, generator=torch.Generator().manual_seed(0))
+    assert len(seen) == 6
+    symbols, times = torch.stack([x for x, _ in seen]), torch.stack([t for _, t in seen])
+    hidden = symbols == 2
+    start = hidden[0]
+    for i in range(2):
+        assert_counts(torch.bincount(start[:, i].long()), [0.25, 0.75])
+        calls = hidden[:, start[:, i], i].sum(0)  # a site is revealed by the last call that finds it hidden
+        last = times[:, start[:, i]].gather(0, calls[None] - 1)[0]
+        p = scipy_stats.kstest(((last.double() ** 2 - 0.25) / 0.75).numpy(), "uniform").pvalue
+        assert p >= FAILURE_RATE, f"site {i}: KS p = {p:.2e}"
+    assert torch.equal(draws["s"][~start], symbols[0][~start])
+    assert bool((draws["s"][start] == 0).all())
+
+
 def test_first_hitting_reveals_several_variables_with_their_own_schedules():
     """Two masked variables of different shape and a uniform one, which follows the grid; independent given nothing."""
     space = Space(a=Categorical(3), b=Categorical([2, 3]), c=Categorical(2, shape=(2, 1)))

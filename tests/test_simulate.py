@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from egm.paths import VP, CondOT, GaussianPath, Masked, ProductPath, Uniform
+from egm.paths import VP, CondOT, GaussianPath, Masked, Polynomial, ProductPath, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow, Jump
 from egm.simulate import first_hitting, simulate, time_grid
 from egm.spaces import Categorical, Real, Space
 from marginals import LabelledGaussians, TinyIsing
 from simulations import DOUBLE, REAL_PATHS, SOLVERS, assert_ising, assert_labelled, assert_normal, mixed, run, single
+from stats import assert_counts
 
 # ---------------------------------------------------------------------- laws with the exact denoiser
 
@@ -35,6 +36,25 @@ def test_mixed_draws_follow_the_target(name, process, solver):
     start = 0.0 if solver in ("bridge", "heun") else 0.01
     oracle = mixed(name, process)
     assert_labelled(run(oracle, 4000, grid=time_grid(200, start=start), solver=solver), oracle)
+
+
+@pytest.mark.parametrize(
+    ("solver", "stays"), [("bridge", 0.19 / 0.75), ("euler", 1 - 0.4 / 0.75), ("tau-leaping", math.exp(-0.4 / 0.75))]
+)
+def test_each_solver_takes_its_own_step(solver, stays):
+    """κ = t²: the share of sites that stay hidden from t = 0.5 to 0.9, where κ̇/(1−κ) = 1/0.75 at the start."""
+    path = ProductPath(Space(s=Categorical(2)), {"s": Masked(Categorical(2), schedule=Polynomial(2.0))})
+    seen = []
+
+    def predict(x, t):
+        seen.append(x["s"] == 2)
+        return {"s": torch.full((20_000, 2), 0.5, dtype=DOUBLE)}
+
+    grid, generator = torch.tensor([0.5, 0.9, 1.0], dtype=DOUBLE), torch.Generator().manual_seed(0)
+    processes = {"s": DiscreteJump(path["s"])}  # type: ignore[arg-type]
+    simulate(predict, path, processes, 20_000, grid=grid, solver=solver, generator=generator, dtype=DOUBLE)
+    before, after = seen
+    assert_counts(torch.bincount(after[before].long()), [1 - stays, stays])
 
 
 class TabulatedJump(LabelledGaussians):

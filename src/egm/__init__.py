@@ -1,6 +1,6 @@
 """Energy-based generator matching: samplers for p(x) ∝ exp(−E(x)) on continuous, discrete and mixed spaces."""
 
-from egm import mcmc, metrics, networks, paths, processes, targets
+from egm import mcmc, metrics, networks, paths, processes, recipes, targets
 from egm.api import fit, load, resume
 from egm.draws import Draws
 from egm.evaluation import evaluate
@@ -25,6 +25,7 @@ __all__ = [
     "networks",
     "paths",
     "processes",
+    "recipes",
     "resume",
     "targets",
 ]

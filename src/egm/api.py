@@ -32,6 +32,7 @@ from egm.targets.base import Target
 from egm.train.options import TrainingOptions
 from egm.train.progress import make_progress
 from egm.train.run_directory import RunDirectory
+from egm.train.signals import Stopped
 from egm.train.trainer import Trainer
 
 DEFAULT_SECONDS = 60.0
@@ -53,6 +54,7 @@ def fit(
     out: str | Path | None = None,
     progress: bool = True,
     source: str | None = None,
+    notes: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Sampler:
     """Train a sampler for a target.
@@ -72,6 +74,7 @@ def fit(
         out: folder for checkpoints, metrics and the trained network.
         progress: show a bar (on a terminal) or lines.
         source: how `egm train --resume` finds the target again, "module:function".
+        notes: kept in the run's configuration as they are, plain values; the command line notes the recipe here.
         **options: of the loop (`egm.train.options.TrainingOptions`) and the method (`egm.methods.egm.EGMOptions`).
 
     Ctrl-C stops early and returns the sampler so far.
@@ -101,6 +104,7 @@ def fit(
         seed=seed,
         device=str(where),
         dtype=name,
+        notes=dict(notes or {}),
     )
     sampler = make_sampler(config, target, network=network if isinstance(network, nn.Module) else None, device=where)
     energy_module = energy_network if isinstance(energy_network, nn.Module) else None
@@ -137,8 +141,9 @@ def resume(
     if state is not None:
         trainer.load_state_dict(state)
         run.forget_metrics_after(trainer.step)
-    else:
+    else:  # from the beginning, with the energy calls of the check that `fit` makes
         run.forget_metrics_after(-1)
+        trainer.method.energy.target.check(where, seed=config["seed"], dtype=sampler.dtype)
     run.record_start()
     return _train(trainer)
 
@@ -189,6 +194,9 @@ def _trainer(
     out: str | Path | None,
     progress: bool,
 ) -> Trainer:
+    for limit in ("steps", "time_limit"):
+        if config[limit] is not None and config[limit] <= 0:
+            raise ValueError(f"{limit} must be positive, got {config[limit]}")
     method = make_method(config, sampler, energy_network=energy_network)
     loop = {name: config[name] for name in TrainingOptions.__dataclass_fields__}
     options, _ = split_options(loop)
@@ -210,6 +218,8 @@ def _trainer(
 def _train(trainer: Trainer) -> Sampler:
     try:
         trainer.train()
+    except Stopped:  # the command line's own
+        raise
     except KeyboardInterrupt:
         if trainer.run_directory is not None:
             folder = trainer.run_directory.folder

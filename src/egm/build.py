@@ -9,7 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from numbers import Integral
+from numbers import Real as Number
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 from torch import nn
@@ -42,7 +45,6 @@ TARGETS: dict[str, type[Target]] = {
     name: getattr(targets, name) for name in targets.__all__ if name not in ("Target", "EnergyError")
 }
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-LOAD_HINT = "; pass it as target="
 
 
 # ---------------------------------------------------------------------- targets and spaces
@@ -125,8 +127,27 @@ def split_options(options: Mapping[str, Any]) -> tuple[TrainingOptions, EGMOptio
     names = {f.name: group for group in groups for f in dataclasses.fields(group)}
     chosen: dict[type, dict[str, Any]] = {group: {} for group in groups}
     for name, value in options.items():
-        chosen[names[nearest(name, names, kind="an option")]][name.replace("-", "_")] = value
+        known = nearest(name, names, kind="an option")
+        chosen[names[known]][known] = _checked_option(known, value, get_type_hints(names[known])[known])
     return TrainingOptions(**chosen[TrainingOptions]), EGMOptions(**chosen[EGMOptions])
+
+
+def _checked_option(name: str, value: Any, hint: Any) -> Any:
+    """The value as the type that an option is declared with; raises if it is of another one."""
+    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    if value is None and NoneType in kinds:
+        return None
+    for kind in kinds:
+        if get_origin(kind) is Literal:
+            return nearest(str(value), get_args(kind), kind=f"a value of {name}")
+        if kind is bool and isinstance(value, bool):
+            return value
+        if kind is int and isinstance(value, Integral) and not isinstance(value, bool):
+            return int(value)
+        if kind is float and isinstance(value, Number) and not isinstance(value, bool):
+            return float(value)
+    words = {int: "a whole number", float: "a number", bool: "True or False", NoneType: "None"}
+    raise TypeError(f"{name} must be {' or '.join(words[kind] for kind in kinds)}, got {value!r}")
 
 
 def make_config(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -27,6 +28,23 @@ def evaluate(text: str, names: Mapping[str, Callable[..., Any]], *, kind: str) -
     if isinstance(tree, ast.BinOp):  # a bare name with hyphens, such as residual-mlp
         tree = ast.Name(text.strip())
     return _evaluate(tree, names, kind, text)
+
+
+def arguments(text: str, names: Mapping[str, Callable[..., Any]], *, kind: str) -> tuple[str, dict[str, Any]]:
+    """The name in an expression and its arguments by name, without calling anything.
+
+    >>> arguments("complex(1, imag=2)", {"complex": lambda real, imag: None}, kind="a number")
+    ('complex', {'real': 1, 'imag': 2})
+    """
+
+    def recorder(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)  # keeps the signature, against which arguments are checked
+        def record(*positional: Any, **keywords: Any) -> tuple[str, dict[str, Any]]:
+            return name, dict(inspect.signature(function).bind_partial(*positional, **keywords).arguments)
+
+        return record
+
+    return evaluate(text, {name: recorder(name, function) for name, function in names.items()}, kind=kind)
 
 
 def _evaluate(tree: ast.expr, names: Mapping[str, Callable[..., Any]], kind: str, text: str) -> Any:

@@ -296,7 +296,7 @@ def test_learns(task):
 
     untrained = errors()
     optimiser = torch.optim.Adam(network.parameters(), 5e-3)
-    steps = 200
+    steps = 120
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda k: 0.5 * (1 + math.cos(math.pi * k / steps)))
     for _ in range(steps):
         x, times_, wanted = sample(128, generator)
@@ -308,4 +308,4 @@ def test_learns(task):
         schedule.step()
     trained = errors()
     assert min(untrained.values()) > 0.9, untrained
-    assert max(trained.values()) < 0.1, trained
+    assert max(trained.values()) < 0.2, trained

@@ -55,9 +55,9 @@ def test_lattice_network_tells_rows_from_columns_and_left_from_right():
         assert not close(evaluate(network, {"s": change(s)})["s"], change(before))
 
 
-@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("depth", [1, 3])
 def test_lattice_network_reaches_neighbours_and_the_mean(depth):
-    """One block: neighbours matter in full; a far site only through the mean, wherever it is."""
+    """Three steps away a site matters through the mean alone, wherever it is, unless there are three blocks."""
     space = Space(s=Categorical(2, shape=(7, 7)))
     network = randomise(LatticeConv(space, {"s": (7, 7, 2)}, width=8, depth=depth).double())
     base = torch.zeros(7, 7, dtype=torch.int64)
@@ -151,3 +151,14 @@ def test_coinciding_particles_have_finite_gradients():
     result = network({"x": x}, torch.tensor(0.5))
     (gradient,) = torch.autograd.grad(result["energy"] + result["x"].square().sum(), x)
     assert bool(torch.isfinite(gradient).all())
+
+
+def test_scalars_are_sums_over_particles():
+    """Particles at one point are alike and messages are means, so the energy counts them."""
+    energies = []
+    for particles in (2, 6):
+        space = Space(x=Real((particles, 2), centered=True))
+        network = randomise(EGNN(space, {"energy": ()}, width=16, depth=2).double())
+        state = {"x": torch.zeros(*BATCH, particles, 2, dtype=torch.float64)}
+        energies.append(evaluate(network, state)["energy"])
+    assert close(3 * energies[0], energies[1])

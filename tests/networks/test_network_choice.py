@@ -9,7 +9,7 @@ from egm import targets
 from egm.networks import EGNN, MLP, NETWORKS, LatticeConv, ResidualMLP, Scalar, default_network, find_network, predict
 from egm.paths import ProductPath
 from egm.processes import DiscreteJump, Flow, Jump
-from egm.spaces import Categorical, Real, Space
+from egm.spaces import Categorical, Real, Space, State
 from network_cases import MIXED, denoiser_outputs, draw
 
 PATH = ProductPath(MIXED)
@@ -102,15 +102,15 @@ def test_predict_takes_numbers_as_times():
 @pytest.mark.parametrize(
     ("result", "error", "message"),
     [
-        (torch.ones(5, 2), TypeError, "must return a dict with one tensor for each variable \\['v', 'h'\\], got Tensor"),
+        (torch.ones(5, 2), TypeError, r"must return a dict with .* each variable \['v', 'h'\], got Tensor"),
         (None, TypeError, "got NoneType"),
-        ({"v": good()["v"]}, ValueError, "no output for the variable 'h', only for \\['v'\\]"),
+        ({"v": good()["v"]}, ValueError, r"no output for the variable 'h', only for \['v'\]"),
         ({**good(), "v": torch.ones(5, 3)}, ValueError, r"'v' has shape \(5, 3\), but Flow needs \(5, 2\)"),
         ({**good(), "v": torch.ones(2)}, ValueError, r"'v' has shape \(2,\)"),
         ({**good(), "v": torch.ones(1, 2)}, ValueError, r"'v' has shape \(1, 2\)"),
         ({**good(), "h": torch.ones(5, 3)}, ValueError, r"'h' has shape \(5, 3\), but DiscreteJump needs \(5, 3, 2\)"),
         ({**good(), "h": torch.ones(5, 3, 3)}, ValueError, r"'h' has shape \(5, 3, 3\)"),
-        ({**good(), "h": torch.ones(5, 3, 2).long()}, TypeError, "'h' must be a floating-point tensor, got torch.int64"),
+        ({**good(), "h": torch.ones(5, 3, 2).int()}, TypeError, r"'h' must be a floating-point .*int32"),
         ({**good(), "h": [0.0]}, TypeError, "'h' must be a floating-point tensor, got list"),
     ],
 )  # fmt: skip
@@ -135,12 +135,12 @@ def test_predict_knows_the_batch_of_a_jump_kernel():
 
 def test_predict_looks_at_no_value():
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        state = {name: mode.from_tensor(x) for name, x in draw(MIXED, (5,)).items()}
+        state: State = {name: mode.from_tensor(x) for name, x in draw(MIXED, (5,)).items()}
         assert predict(Answer(good()), PROCESSES, state, 0.5)["h"].shape == (5, 3, 2)
 
 
 def test_scalar():
     energy = Scalar(MLP(MIXED, {"free_energy": ()}, width=8).double())
     assert energy(draw(MIXED, (3, 5)), torch.rand(5)).shape == (3, 5)
-    with pytest.raises(ValueError, match="one scalar output, outputs={'energy': \\(\\)}; got"):
+    with pytest.raises(ValueError, match=r"one scalar output, outputs={'energy': \(\)}; got"):
         Scalar(MLP(MIXED, denoiser_outputs(MIXED), width=8))

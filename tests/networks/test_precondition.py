@@ -13,13 +13,23 @@ from egm.processes import DiscreteJump, Flow, Jump
 from egm.spaces import Categorical, Real, Space, State
 from network_cases import BINS, MIXED, TYPED, denoiser_outputs, draw
 
-RATE = 2 * math.log(200)  # of VE with its defaults, σ_max/σ_min = 200
-#: path: α_t and σ_t², and the rate σ̇/σ, written out
+HALF_PI = math.pi / 2
+#: path: α_t, σ_t² and |σ̇/σ|, written out; VE with its defaults has σ_min = 0.01 and σ_max/σ_min = 200
 CLOSED = {
     "condot": (CondOT, lambda t: t, lambda t: (1 - t) ** 2, lambda t: 1 / (1 - t)),
-    "ve": (VE, torch.ones_like, lambda t: 1e-4 * (200 ** (2 * (1 - t)) - 1), lambda t: RATE / 2 / (1 - 200 ** (-2 * (1 - t)))),
-    "vp": (VP, lambda t: (math.pi * t / 2).sin(), lambda t: (math.pi * t / 2).cos() ** 2, lambda t: math.pi / 2 * (math.pi * t / 2).tan()),
-}  # fmt: skip
+    "ve": (
+        VE,
+        torch.ones_like,
+        lambda t: 1e-4 * (200 ** (2 * (1 - t)) - 1),
+        lambda t: math.log(200) / (1 - 200 ** (-2 * (1 - t))),
+    ),
+    "vp": (
+        VP,
+        lambda t: torch.sin(HALF_PI * t),
+        lambda t: torch.cos(HALF_PI * t) ** 2,
+        lambda t: HALF_PI * torch.tan(HALF_PI * t),
+    ),
+}
 PATHS = pytest.mark.parametrize("kind", CLOSED)
 
 

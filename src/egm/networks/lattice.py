@@ -89,7 +89,7 @@ class _Block(nn.Module):
         shift = self.mean(x.mean((1, 2))).reshape(*batch, h.shape[-1]) + self.time(time)
         padded = wrap(x, self.conv.kernel_size[0] // 2).permute(0, 3, 1, 2)
         y = conv2d(padded, self.conv.weight, self.conv.bias).permute(0, 2, 3, 1)
-        return h + self.out(silu(y + shift.reshape(h.shape[0], 1, 1, h.shape[-1]), inplace=True))
+        return h + self.out(silu(y.add_(shift.reshape(h.shape[0], 1, 1, h.shape[-1])), inplace=True))
 
 
 def wrap(x: Tensor, margin: int) -> Tensor:

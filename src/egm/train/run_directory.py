@@ -127,6 +127,11 @@ class RunDirectory:
         """Write `results.json`."""
         self._write("results.json", json.dumps(record, indent=1).encode())
 
+    def read_results(self) -> dict[str, Any] | None:
+        """What `results.json` holds, or None if nothing was evaluated."""
+        file = self.folder / "results.json"
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
     def _write_metrics(self, columns: list[str], rows: list[dict[str, Any]]) -> None:
         stream = io.StringIO(newline="")
         writer = csv.DictWriter(stream, columns)

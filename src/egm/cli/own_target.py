@@ -1,0 +1,35 @@
+"""`module:function`: energies of one's own on the command line."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+from egm.expressions import nearest
+from egm.targets.base import Target
+
+
+def import_target(source: str) -> Target:
+    """The target that a function of a module returns (or that an object of it is).
+
+    The module is looked for in the current directory first. Errors in the module itself are passed on.
+    """
+    name, _, attribute = source.partition(":")
+    if not name or not attribute:
+        raise ValueError(f"'{source}' does not name a target; write module:function")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise ValueError(f"there is no module '{name}' in {here} or on Python's path") from None
+        raise
+    public = [key for key in vars(module) if not key.startswith("_")]
+    thing = getattr(module, attribute, None) or getattr(module, nearest(attribute, public, kind=f"in {name}"))
+    target = thing if isinstance(thing, Target) else thing() if callable(thing) else thing
+    if not isinstance(target, Target):
+        raise TypeError(f"{source} must be an egm.Target or a function that returns one, got {type(target).__name__}")
+    return target

@@ -1,0 +1,108 @@
+"""Parsers by jsonargparse whose help comes from docstrings and whose errors are short and name the nearest option."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+import jsonargparse
+from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
+
+from egm.expressions import nearest
+
+Count: Any = PositiveInt  # types of options, which the type checker takes for aliases
+Seed: Any = NonNegativeInt
+Seconds: Any = PositiveFloat
+FREE_KEYS = ("paths.", "processes.")  # --paths.NAME, whatever the variables are called
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter, jsonargparse.DefaultHelpFormatter):
+    """Descriptions keep their lines."""
+
+
+class Parser(jsonargparse.ArgumentParser):
+    """A parser of one command; `read` takes a command line apart."""
+
+    def __init__(self, command: str, description: str, *, usage: str) -> None:
+        super().__init__(
+            prog=f"egm {command}",
+            usage=f"egm {command} {usage}",
+            description=description,
+            formatter_class=_Formatter,
+            allow_abbrev=False,
+        )
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Raise instead of printing the usage and leaving."""
+        text = re.sub(r'Parser key "([^"]*)":\s*', r"--\1: ", message)
+        text = re.sub(r"Expected a <class '(\w+)'>", r"expected \1", text).replace("Expected a ", "expected ")
+        raise ValueError(f"{text}\n(`{self.prog} --help` lists the options)") from None
+
+    def read(self, argv: Sequence[str]) -> tuple[jsonargparse.Namespace, set[str]]:
+        """What a command line says, and the names of the options that it gives."""
+        given = given_options(argv)
+        known = [option.removeprefix("--") for option in self._option_string_actions if option.startswith("--")]
+        for name in given:
+            if not name.startswith(FREE_KEYS):
+                _known_option(name, known)
+        return self.parse_args(list(argv)), given
+
+
+def _known_option(name: str, known: list[str]) -> None:
+    if name in known:
+        return
+    try:
+        close = f"--{nearest(name, known, kind='an option')}"  # the same name with other hyphens
+        hint = f"; did you mean '{close}'?"
+    except ValueError as error:
+        suggestion = re.search(r"did you mean '([^']*)'", str(error))
+        hint = f"; did you mean '--{suggestion[1]}'?" if suggestion else ""
+    raise ValueError(f"'--{name}' is not an option of this command{hint} (`--help` lists them)")
+
+
+def given_options(argv: Iterable[str]) -> set[str]:
+    """Names of the long options on a command line."""
+    return {token[2:].split("=")[0] for token in argv if token.startswith("--") and len(token) > 2}
+
+
+def peek(argv: Sequence[str], option: str) -> str | None:
+    """The value of an option, or None if it is not there."""
+    return _split(argv, option)[0]
+
+
+def without(argv: Sequence[str], option: str) -> list[str]:
+    """A command line without an option and its value."""
+    return _split(argv, option)[1]
+
+
+def _split(argv: Sequence[str], option: str) -> tuple[str | None, list[str]]:
+    value, rest, tokens = None, [], iter(argv)
+    for token in tokens:
+        name, equals, text = token.partition("=")
+        if name != option:
+            rest.append(token)
+            continue
+        value = text if equals else next(tokens, None)
+        if value is None or value.startswith("--"):
+            raise ValueError(f"{option} needs a value")
+    return value, rest
+
+
+def documented(thing: Any) -> dict[str, str]:
+    """What a docstring's "Args" or "Attributes" say, by name."""
+    texts: dict[str, str] = {}
+    names: list[str] = []
+    section = False
+    for line in inspect.cleandoc(thing.__doc__ or "").splitlines():
+        if not line.startswith(" "):
+            section = section if not line else line in ("Args:", "Attributes:")
+        elif section and (entry := re.match(r"    (\*{0,2}\w+(?:, \w+)*): (.*)", line)):
+            names = entry[1].split(", ")
+            shared = f"({entry[1]}) " if len(names) > 1 else ""
+            texts |= dict.fromkeys(names, shared + entry[2])
+        elif section:
+            texts |= {name: f"{texts[name]} {line.strip()}" for name in names}
+    return {name: text.replace("`", "").replace("%", "%%") for name, text in texts.items()}

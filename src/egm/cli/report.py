@@ -1,0 +1,81 @@
+"""After training: the record of a run (`results.json`), and what is said about it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from egm.cli.tables import show_metrics
+from egm.evaluation import evaluate as compare
+from egm.sampler import Sampler
+from egm.train.run_directory import RunDirectory
+
+REPEATS, FLOOR_PAIRS = 5, 10  # enough to look at; `egm evaluate` does it properly
+
+
+def finish(folder: Path, sampler: Sampler, *, evaluate: bool) -> None:
+    """Compare a trained sampler with its reference, and say where the run is."""
+    device = sampler.device
+    peak = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
+    target = sampler.target
+    if evaluate and target is not None and target.reference_kind is None:
+        print(f"{target!r} has no exact draws to compare with")
+    elif evaluate:
+        print("comparing with reference draws", file=sys.stderr)
+        record = write_results(folder, sampler, compare(sampler, repeats=REPEATS, floor_pairs=FLOOR_PAIRS), peak=peak)
+        show_metrics(record, published(sampler.config))
+        print(f"a proper comparison:  egm evaluate {shlex.quote(str(folder))}")
+    print(f"the run is in:        {folder}")
+    print(f"draw from it:         egm sample {shlex.quote(str(folder))} -n 1000 --seed 1 --out draws.npz")
+    print(f"or in Python:         egm.load({str(folder)!r}).sample(1000, seed=1)")
+
+
+def published(config: dict[str, Any]) -> dict[str, list[float | None]]:
+    """The paper's numbers for a run, if its recipe states any."""
+    return (config.get("notes") or {}).get("paper") or {}
+
+
+def write_results(
+    folder: Path, sampler: Sampler, comparison: dict[str, Any], *, peak: float | None = None
+) -> dict[str, Any]:
+    """Complete an evaluation by what the run cost, and write `results.json`; null where something is undefined.
+
+    Args:
+        folder: of the run.
+        sampler: of the run.
+        comparison: what `egm.evaluate` gave.
+        peak: GiB of GPU memory while training; by default what an earlier record of the run says.
+    """
+    run = RunDirectory(folder)
+    state = run.read_state("cpu") or {}
+    notes = sampler.config.get("notes") or {}
+    earlier = run.read_results() or {}
+    record = {
+        "target": comparison["target"],
+        "method": comparison["method"],
+        "role": notes.get("role", "main"),
+        "overrides": notes.get("overrides", {}),
+        "recipe": notes.get("recipe"),
+        "seed": comparison["seed"],
+        "n": comparison["n"],
+        "repeats": comparison["repeats"],
+        "metrics": comparison["metrics"],
+        **dict.fromkeys(("resampled", "ess", "log_z", "log_z_stderr")),
+        "log_z_exact": comparison["log_z_exact"],
+        **dict.fromkeys(("elbo", "eubo")),
+        "train_seconds": state.get("seconds"),
+        "concurrent": notes.get("concurrent", 1),
+        "steps": state.get("step"),
+        "energy_calls": state.get("energy_calls"),
+        "score_calls": state.get("score_calls"),
+        "eval_energy_calls": comparison["eval_energy_calls"],
+        "peak_memory_gib": earlier.get("peak_memory_gib") if peak is None else peak,
+        **{name: comparison[name] for name in ("symmetries", "dtype", "hardware", "torch", "commit")},
+        "command": notes.get("command"),
+    }
+    run.write_results(record)
+    return record

@@ -1,0 +1,81 @@
+"""Whether a run may be continued as asked: it is finished, or options disagree with how it began."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import Namespace
+
+from egm import recipes
+from egm.build import METHODS, make_body, make_path, make_processes, make_space
+from egm.cli.train_parser import split_target
+from egm.expressions import describe, nearest
+
+CHANGEABLE = ("resume", "steps", "time_limit", "device", "progress", "evaluate")
+
+
+def is_complete(config: Mapping[str, Any], state: Mapping[str, Any] | None) -> bool:
+    """Whether a run has reached its limit."""
+    if state is None:
+        return False
+    if config["steps"] is not None and config["time_limit"] is not None:
+        return False  # `resume` explains that one of them is meant
+    if config["steps"] is not None:
+        return state["step"] >= config["steps"]
+    return state["seconds"] >= config["time_limit"]
+
+
+def refuse_differences(
+    folder: Path, config: Mapping[str, Any], target: str | None, values: Namespace, given: set[str]
+) -> None:
+    """Raise if an option differs from the run's own; those that extend it may."""
+    if target is not None:
+        _compare(folder, "target", *_targets(config["target"], target))
+    if built := [name for name in sorted(given) if name.startswith("target.")]:
+        _, own = split_target(config["target"])
+        for name in built:
+            _compare(folder, name, own.get(name.removeprefix("target.")), values[name])
+    for name in sorted(given.difference(CHANGEABLE).difference(built)):
+        _compare(folder, name, *_pair(folder, config, name, values))
+
+
+def _compare(folder: Path, name: str, own: Any, given: Any) -> None:
+    if own != given:
+        raise ValueError(
+            f"the run {folder} has {name} = {own}, but --{name} {given} is given; leave it out, or start another run"
+        )
+
+
+def _targets(own: str, given: str) -> tuple[str, str]:
+    """Both as text; a bare name stands for whatever arguments the run has."""
+    if ":" in own or ":" in given or "(" in given:
+        return own, given
+    return split_target(own)[0].__name__, nearest(given, [split_target(own)[0].__name__], kind="the run's target")
+
+
+def _pair(folder: Path, config: Mapping[str, Any], name: str, values: Namespace) -> tuple[Any, Any]:
+    """The run's value of an option and the one given, written alike."""
+    notes, given = config.get("notes") or {}, values.get(name)
+    if name == "out":
+        return str(folder.resolve()), str(Path(given).resolve())
+    if name == "recipe":
+        return notes.get("recipe"), recipes.find(given)
+    if name in ("role", "concurrent"):
+        return notes.get(name), given
+    if name == "method":
+        return config["method"], nearest(given, METHODS, kind="a method")
+    space = make_space(config["space"])
+    path = make_path(space, config["paths"])
+    if name.startswith("paths."):
+        variable = nearest(name.removeprefix("paths."), space, kind="a variable of the space")
+        return config["paths"][variable], describe(make_path(space, {variable: given})[variable])
+    if name.startswith("processes."):
+        variable = nearest(name.removeprefix("processes."), space, kind="a variable of the space")
+        return config["processes"][variable], describe(make_processes(path, {variable: given})[variable])
+    if name in ("network", "energy_network") and given is not None:
+        processes = make_processes(path, config["processes"])
+        outputs = {key: process.output_shape for key, process in processes.items()}
+        return config[name], describe(make_body(space, outputs if name == "network" else {"energy": ()}, given))
+    return config[name], given

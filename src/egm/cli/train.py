@@ -1,0 +1,170 @@
+"""`egm train`: a new run, or the continuation of one."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import Namespace
+
+from egm import recipes
+from egm.api import fit, resume
+from egm.build import METHODS
+from egm.cli.own_target import import_target
+from egm.cli.parsing import Parser, peek, without
+from egm.cli.report import finish
+from egm.cli.resuming import is_complete, refuse_differences
+from egm.cli.train_parser import OPTIONS, make_parser, split_target
+from egm.expressions import nearest
+from egm.sampler import Sampler
+from egm.targets.base import EnergyError, Target
+from egm.train.run_directory import RunDirectory
+from egm.train.signals import Stopped
+
+LIMITS = ("steps", "time_limit")
+PARTS = ("network", "energy_network")
+
+
+def train(argv: list[str]) -> int:
+    """Run `egm train` with these arguments."""
+    return _start(argv) if peek(argv, "--resume") is None else _continue(argv)
+
+
+# ---------------------------------------------------------------------- a new run
+
+
+def _start(argv: list[str]) -> int:
+    chosen, rest = _chosen_target(argv)
+    method = nearest(peek(rest, "--method") or "egm-bs", METHODS, kind="a method")
+    name = peek(rest, "--recipe")
+    name = None if name is None else recipes.find(name)
+    recipe = {} if name is None else recipes.load(name, method)
+    text = chosen or recipe.get("target")
+    if text is None and not {"-h", "--help"} & set(rest):
+        raise ValueError("no target; give a name (`egm list targets`), --target module:function, --recipe or --resume")
+    own = import_target(text) if text is not None and ":" in text else None
+    built_in, arguments = (None, {}) if text is None or own is not None else split_target(text)
+    parser = make_parser(recipe, built_in, arguments)
+    values, given = parser.read(rest)
+    target = own or _built(built_in, values)
+
+    label = text.split(":")[-1] if text is not None and own is not None else type(target).__name__.lower()
+    folder = Path(values.out) if values.out else _unique(Path("runs") / f"{label}-{method}-{values.seed}")
+    overrides = _overrides(parser, values, given, recipe=name is not None)
+    if name is not None and chosen is not None:
+        overrides["target"] = repr(target)
+    notes = {
+        "recipe": name,
+        "paper": {} if name is None or "target" in overrides else _published(name, method),
+        "overrides": overrides,
+        "role": values.role,
+        "concurrent": values.concurrent,
+        "command": f"egm train {shlex.join(argv)}",
+    }
+    options = {key: values[key] for key in (*OPTIONS, *PARTS) if key in given or key in recipe}
+    limits = {key: values[key] for key in LIMITS if key in given} or {k: recipe[k] for k in LIMITS if k in recipe}
+    print(f"training {target!r} by {method}; the run is kept in {folder}", file=sys.stderr)
+    return _run(
+        lambda: fit(
+            target, method, seed=values.seed, device=values.device, dtype=values.dtype, out=folder,
+            progress=values.progress, source=text if own is not None else None, notes=notes,
+            paths={**recipe.get("paths", {}), **values.paths},
+            processes={**recipe.get("processes", {}), **values.processes}, **limits, **options,
+        ),
+        folder,
+        evaluate=values.evaluate,
+    )  # fmt: skip
+
+
+def _chosen_target(argv: list[str]) -> tuple[str | None, list[str]]:
+    """The target that a command line names, first or as --target, and the other arguments."""
+    first = argv[0] if argv and not argv[0].startswith("-") else None
+    rest = argv[1:] if first is not None else argv
+    option = peek(rest, "--target")
+    if first is not None and option is not None:
+        raise ValueError(f"two targets are given, '{first}' and '{option}'; leave one out")
+    return first or option, without(rest, "--target")
+
+
+def _built(built_in: type[Target] | None, values: Namespace) -> Target:
+    if built_in is None:
+        raise ValueError("no target")
+    arguments = values.get("target")
+    make: Callable[..., Target] = built_in
+    return make(**({} if arguments is None else arguments.as_dict()))
+
+
+def _unique(folder: Path) -> Path:
+    """The folder, with a number added if it exists."""
+    tried, number = folder, 2
+    while tried.exists():
+        tried, number = folder.with_name(f"{folder.name}-{number}"), number + 1
+    return tried
+
+
+def _overrides(parser: Parser, values: Namespace, given: set[str], *, recipe: bool) -> dict[str, Any]:
+    """The options on the command line that differ from the recipe (or the defaults)."""
+    defaults = parser.get_defaults()
+    counted = {
+        name for name in given if name in (*LIMITS, *PARTS, *OPTIONS) or name.startswith(("paths.", "processes."))
+    }
+    counted |= {name for name in given if recipe and name.startswith("target.")}
+    return {name: values.get(name) for name in sorted(counted) if values.get(name) != defaults.get(name)}
+
+
+def _published(name: str, method: str) -> dict[str, list[float | None]]:
+    return {metric: list(numbers) for metric, numbers in recipes.published(name, method).items()}
+
+
+# ---------------------------------------------------------------------- an old one
+
+
+def _continue(argv: list[str]) -> int:
+    chosen, rest = _chosen_target(argv)
+    folder = Path(str(peek(rest, "--resume")))
+    run = RunDirectory(folder)
+    config = run.read_config()
+    text: str = config["target"]
+    if text.startswith("user: "):
+        raise ValueError(
+            f"{folder} was started in Python, for {text.removeprefix('user: ')}; continue it there:"
+            f" egm.resume({str(folder)!r}, target=...)"
+        )
+    built_in, arguments = (None, {}) if ":" in text else split_target(text)
+    values, given = make_parser(config, built_in, arguments).read(rest)
+    refuse_differences(folder, config, chosen, values, given)
+    limits = {key: values[key] for key in LIMITS if key in given}
+    if is_complete(config if not limits else config | dict.fromkeys(LIMITS) | limits, run.read_state("cpu")):
+        print(f"{folder} is complete; add --steps or --time_limit (in all) to train it further")
+        return 0
+    target = import_target(text) if ":" in text else None
+    device = values.device if "device" in given else None
+    print(f"continuing {folder}: {text} by {config['method']}", file=sys.stderr)
+    return _run(
+        lambda: resume(folder, target=target, device=device, progress=values.progress, **limits),
+        folder,
+        evaluate=values.evaluate,
+    )
+
+
+# ---------------------------------------------------------------------- both
+
+
+def _run(train_it: Callable[[], Sampler], folder: Path, *, evaluate: bool) -> int:
+    """Train, and say what came out of it or how to go on."""
+    try:
+        sampler = train_it()
+    except Stopped as stopped:
+        if (folder / "config.yaml").is_file():
+            command = f"egm train --resume {shlex.quote(str(folder))}"
+            print(f"\nstopped by {stopped} and saved; continue with: {command}", file=sys.stderr)
+        return 128 + stopped.signal
+    except EnergyError:
+        if (folder / "checkpoint.pt").is_file():
+            print(f"the last good checkpoint is kept in {folder}", file=sys.stderr)
+        raise
+    finish(folder, sampler, evaluate=evaluate)
+    return 0

@@ -1,0 +1,89 @@
+"""The options of `egm train`: those of `egm.fit`, of the loop and of the method, and the arguments of one target."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from typing import Any, Literal, get_type_hints
+
+from egm.api import fit
+from egm.build import METHODS, TARGETS
+from egm.cli.parsing import Count, Parser, Seconds, Seed, documented
+from egm.expressions import arguments
+from egm.methods.egm import EGMOptions
+from egm.targets.base import Target
+from egm.train.options import TrainingOptions
+
+DESCRIPTION = """\
+Train a sampler, or continue a run.
+
+  egm train ising --target.size 5 --target.beta 0.4 --method egm-bs --steps 5000 --out runs/a
+  egm train --target my_module:make_target --time_limit 600   a function of yours that returns an egm.Target
+  egm train --recipe fast/gbrbm --method egm-bs               settings with a name (`egm list recipes`); flags go over it
+  egm train --resume runs/a [--steps M | --time_limit S]      continue a run, to more steps or seconds in all
+
+`egm train ising --help` shows the arguments of that target, `egm list` everything there is to choose from.
+Ctrl-C saves the run and says how to continue it.
+"""
+OPTION_GROUPS = {"training loop": TrainingOptions, "EGM and EGM-BS": EGMOptions}
+OPTIONS = [field.name for group in OPTION_GROUPS.values() for field in dataclasses.fields(group)]
+
+
+def make_parser(defaults: Mapping[str, Any], target: type[Target] | None, target_defaults: Mapping[str, Any]) -> Parser:
+    """The parser; `defaults` (of a recipe or a run) go over those of the library, a `target` brings its arguments."""
+    parser = Parser("train", DESCRIPTION, usage="TARGET [options]")
+    told = documented(fit)
+    run = parser.add_argument_group("run")
+    run.add_argument("--method", type=str, default="egm-bs", help=f"one of {', '.join(METHODS)}")
+    run.add_argument("--recipe", type=str | None, help="a name from `egm list recipes`, or the path of a YAML file")
+    run.add_argument("--resume", type=str | None, help="folder of a run to continue")
+    run.add_argument("--steps", type=Count | None, help=told["steps"])
+    run.add_argument("--time_limit", type=Seconds | None, help=told["time_limit"])
+    run.add_argument("--seed", type=Seed, default=0, help=told["seed"])
+    run.add_argument("--device", type=str | None, help=told["device"])
+    run.add_argument("--dtype", type=Literal["float32", "float64"], default="float32", help="of the real variables")
+    run.add_argument("--out", type=str | None, help=f"{told['out']} By default runs/TARGET-METHOD-SEED")
+    run.add_argument("--progress", type=bool, default=True, help=told["progress"])
+    run.add_argument("--evaluate", type=bool, default=True, help="compare with reference draws after training")
+    run.add_argument(
+        "--role", type=Literal["main", "ablation", "smoke", "cost"], default="main", help="recorded in results.json"
+    )
+    run.add_argument("--concurrent", type=Count, default=1, help="runs that share the device; recorded as well")
+
+    parts = parser.add_argument_group("parts, as expressions such as VE(sigma_max=2.0)")
+    parts.add_argument("--network", type=str | None, help="the denoiser, such as MLP(width=256)")
+    parts.add_argument("--energy_network", type=str | None, help="of the intermediate energy (egm-bs)")
+    parts.add_argument("--paths", type=dict[str, str], default={}, help="--paths.x EXPRESSION: of the variable x")
+    parts.add_argument("--processes", type=dict[str, str], default={}, help=f"--processes.x NAME: {told['processes']}")
+
+    for title, group in OPTION_GROUPS.items():
+        section, hints, texts = parser.add_argument_group(title), get_type_hints(group), documented(group)
+        for field in dataclasses.fields(group):
+            section.add_argument(
+                f"--{field.name}", type=hints[field.name], default=field.default, help=texts[field.name]
+            )
+    known = {"method", "steps", "time_limit", "seed", "dtype", "network", "energy_network", "paths", "processes"}
+    parser.set_defaults({name: value for name, value in defaults.items() if name in known or name in OPTIONS})
+    if target is not None:
+        _add_target(parser, target, target_defaults)
+    return parser
+
+
+def _add_target(parser: Parser, target: type[Target], defaults: Mapping[str, Any]) -> None:
+    parameters = inspect.signature(target).parameters.values()
+    data = [p.name for p in parameters if p.default is p.empty and p.annotation in ("object", object)]
+    if data:
+        raise ValueError(
+            f"{target.__name__} is made from data ({', '.join(data)}): write a function that returns it, and train it"
+            " with --target module:function"
+        )
+    section = parser.add_argument_group(f"arguments of {target.__name__}")
+    section.add_class_arguments(target, "target", as_group=False, fail_untyped=False)
+    parser.set_defaults({f"target.{name}": value for name, value in defaults.items()})
+
+
+def split_target(text: str) -> tuple[type[Target], dict[str, Any]]:
+    """The class and arguments of a built-in target's name or expression."""
+    name, given = arguments(text, TARGETS, kind="a target")
+    return TARGETS[name], given

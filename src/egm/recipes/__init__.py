@@ -1,0 +1,114 @@
+"""Recipes: settings with a name, one YAML file for each column of the paper's tables.
+
+`paper/` holds the paper's own hyper-parameters, `fast/` settings that take minutes. A file has a `target` expression,
+the published numbers (`paper`, [mean, standard deviation] by method and metric), and options of `egm.fit`: `common` ones
+and one section for each method, which goes over the common one.
+
+>>> load("paper/ising5-b04", "egm-bs")["epsilon"]
+0.05
+>>> published("paper/ising5-b04", "egm-bs")["e_w1"]
+(0.6, 0.12)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from egm.api import fit
+from egm.build import METHODS
+from egm.expressions import nearest
+from egm.methods.egm import EGMOptions
+from egm.train.options import TrainingOptions
+
+FOLDERS = ("fast", "paper")
+SECTIONS = ("target", "paper", "common", *METHODS)
+NOT_IN_RECIPES = ("target", "method", "options", "out", "progress", "source", "notes")
+NUMBER = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+
+
+def names() -> list[str]:
+    """The recipes that come with the library."""
+    files = resources.files("egm.recipes")
+    return sorted(
+        f"{folder}/{file.name.removesuffix('.yaml')}"
+        for folder in FOLDERS
+        for file in (files / folder).iterdir()
+        if file.name.endswith(".yaml")
+    )
+
+
+def find(name: str) -> str:
+    """The recipe that is meant: the path of a YAML file as it is, otherwise one of `names()`."""
+    return name if _is_file(name) else nearest(name, names(), kind="a recipe (nor the path of a .yaml file)")
+
+
+def load(name: str, method: str = "egm-bs") -> dict[str, Any]:
+    """Keywords for `egm.fit`: "target" (an expression), "method" and the recipe's options.
+
+    Args:
+        name: one of `names()`, or the path of a YAML file.
+        method: whose section to take.
+    """
+    recipe = read(name)
+    method = nearest(method, METHODS, kind="a method")
+    if recipe.get(method) is None:
+        raise ValueError(f"the recipe '{name}' has no section '{method}'; it has {', '.join(methods(name))}")
+    options: dict[str, Any] = {"target": recipe["target"], "method": method}
+    for section in ("common", method):
+        for key, value in (recipe.get(section) or {}).items():
+            known = nearest(key, option_names(), kind=f"an option that the recipe '{name}' can set")
+            merged = {**options.get(known, {}), **value} if isinstance(value, dict) else value
+            options[known] = _number(merged)
+    return options
+
+
+def methods(name: str) -> list[str]:
+    """The methods that a recipe has a section for."""
+    recipe = read(name)
+    return [method for method in METHODS if recipe.get(method) is not None]
+
+
+def published(name: str, method: str) -> dict[str, tuple[float, float | None]]:
+    """The numbers that the paper reports for this target and method: mean and standard deviation (None: not given)."""
+    stated = (read(name).get("paper") or {}).get(method) or {}
+    return {metric: (float(mean), None if std is None else float(std)) for metric, (mean, std) in stated.items()}
+
+
+def read(name: str) -> dict[str, Any]:
+    """The content of a recipe, its sections checked."""
+    import yaml  # noqa: PLC0415  (the library itself trains without it)
+
+    name = find(name)
+    file = Path(name) if _is_file(name) else resources.files("egm.recipes") / f"{name}.yaml"
+    text = file.read_text(encoding="utf-8")
+    try:
+        recipe = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"the recipe '{name}' is not YAML: {error}") from None
+    if not isinstance(recipe, dict) or not isinstance(recipe.get("target"), str):
+        raise ValueError(f"the recipe '{name}' needs a target, such as `target: Ising(size=5, beta=0.4)`")
+    for section, content in recipe.items():
+        nearest(str(section), SECTIONS, kind=f"a section of the recipe '{name}'")
+        if section != "target" and not isinstance(content, dict | None):
+            raise ValueError(f"the section '{section}' of the recipe '{name}' must hold names and values")
+    return recipe
+
+
+def option_names() -> list[str]:
+    """Every option of `egm.fit` that a recipe can set."""
+    keywords = [name for name in inspect.signature(fit).parameters if name not in NOT_IN_RECIPES]
+    return keywords + [field.name for group in (TrainingOptions, EGMOptions) for field in dataclasses.fields(group)]
+
+
+def _is_file(name: str) -> bool:
+    return Path(name).suffix in (".yaml", ".yml")
+
+
+def _number(value: Any) -> Any:
+    """YAML reads 1e-3 as text (it wants 1.0e-3); here it is a number."""
+    return float(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value

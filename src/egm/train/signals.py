@@ -1,0 +1,43 @@
+"""Stopping a run from outside: SIGINT (Ctrl-C) and SIGTERM as one exception, which the trainer answers by saving.
+
+`egm.fit` returns what it has on a plain `KeyboardInterrupt`; a `Stopped` goes through it, so that a command can exit
+with the code that shells expect, 128 + the signal's number.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked this process to stop.
+
+    Attributes:
+        signal: its number.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.signal = number
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[None]:
+    """Raise `Stopped` on SIGINT and SIGTERM while in this context; does nothing outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stopped(number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
