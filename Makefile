@@ -27,8 +27,10 @@ format: .venv/.installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Each call makes a run of its own, so that it can be repeated.
 quickstart: .venv/.installed
-	$(BIN)/python examples/exact_references.py
+	$(BIN)/egm train --recipe fast/gbrbm --method egm-bs --time_limit 80 --device cpu \
+		--out runs/quickstart-$$(date +%Y%m%d-%H%M%S)
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache build dist

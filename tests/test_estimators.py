@@ -45,21 +45,23 @@ def error(got, exact):
     return math.sqrt(float(torch.stack(squares).mean()))
 
 
+@pytest.mark.parametrize("proposal", ["flat", "reference"])
 @pytest.mark.parametrize("r", [1.0, 0.65], ids=["egm", "bootstrapped"])
 @pytest.mark.parametrize("oracle", ORACLES.values(), ids=ORACLES)
-def test_error_falls_with_the_square_root_of_k(oracle, r):
+def test_error_falls_with_the_square_root_of_k(oracle, r, proposal):
     counts = [64, 256, 1024, 4096]
-    errors = [error(*repeat(oracle, r, count, 300, seed=count)) for count in counts]
+    errors = [error(*repeat(oracle, r, count, 300, seed=count, proposal=proposal)) for count in counts]
     slope = np.polyfit(np.log(counts), np.log(errors), 1)[0]
     assert slope == pytest.approx(-0.5, abs=0.1)
     assert errors[-1] < 0.2
 
 
+@pytest.mark.parametrize("proposal", ["flat", "reference"])
 @pytest.mark.parametrize("oracle", ORACLES.values(), ids=ORACLES)
-def test_estimates_agree_for_every_r(oracle):
+def test_estimates_agree_for_every_r(oracle, proposal):
     """Theorem 1: with the exact E_r the mean over repetitions is the exact generator for every r."""
     for r in (0.55, 0.7, 0.9, 1.0):
-        got, exact = repeat(oracle, r, 2048, 225)
+        got, exact = repeat(oracle, r, 2048, 225, proposal=proposal)
         for name, value in exact.items():
             spread = got.prediction[name].std(0) / 15
             bias = got.prediction[name].var(0)  # self-normalisation is biased by about the variance of one estimate
@@ -80,10 +82,11 @@ def test_exact_end_points_give_the_exact_denoiser(name):
     torch.testing.assert_close(path.denoised(start["s"], table, T, r), oracle.prediction(start, T)["s"])
 
 
+@pytest.mark.parametrize("proposal", ["flat", "reference"])
 @pytest.mark.parametrize("r", [1.0, 0.65])
 @pytest.mark.parametrize("oracle", ORACLES.values(), ids=ORACLES)
-def test_energy_estimate_is_unbiased_in_density(oracle, r):
-    got, _ = repeat(oracle, r, 64, 4000)
+def test_energy_estimate_is_unbiased_in_density(oracle, r, proposal):
+    got, _ = repeat(oracle, r, 64, 4000, proposal=proposal)
     exact = oracle.energy(oracle.start(), T)
     assert_mean(torch.exp(exact - got.energy), 1.0)
 
@@ -99,12 +102,12 @@ def test_bootstrapping_raises_the_effective_sample_size(name):
 @pytest.mark.parametrize("name", ["gaussian-condot", "gaussian-ve", "mixed-masked"])
 def test_results_do_not_depend_on_the_chunks(name):
     oracle = ORACLES[name]
-    one, _ = repeat(oracle, 0.65, 200, 7)
+    one, _ = repeat(oracle, 0.65, 700, 7)
     need = chunk_size(
-        oracle.processes, {n: x.expand(7, *x.shape) for n, x in oracle.start().items()}, count=200, memory=2**30
+        oracle.processes, {n: x.expand(7, *x.shape) for n, x in oracle.start().items()}, count=700, memory=2**30
     )
-    assert need == 200
-    small, _ = repeat(oracle, 0.65, 200, 7, memory=40_000)
+    assert need == 700
+    small, _ = repeat(oracle, 0.65, 700, 7, memory=100_000)
     for key, value in one.prediction.items():
         torch.testing.assert_close(small.prediction[key], value)
     torch.testing.assert_close(small.energy, one.energy)
@@ -172,10 +175,10 @@ def test_walls_are_zero_weights_and_never_nan():
 
     generator = torch.Generator()
     whole, got = (
-        estimate(wall, path, processes, x_t, 0.5, count=320, generator=generator.manual_seed(0), memory=memory)
-        for memory in (2**30, 1600)
+        estimate(wall, path, processes, x_t, 0.5, count=1280, generator=generator.manual_seed(0), memory=memory)
+        for memory in (2**30, 6400)
     )
-    assert chunk_size(processes, x_t, count=320, memory=1600) == 32  # ten chunks, the second state empty in each
+    assert chunk_size(processes, x_t, count=1280, memory=6400) == 128  # ten chunks, the second state empty in each
     torch.testing.assert_close(got.prediction["x"], whole.prediction["x"])
     torch.testing.assert_close(got.ess, whole.ess)
     assert 0 < float(got.ess[0]) < 1
@@ -197,7 +200,7 @@ def test_huge_energies_do_not_overflow():
 def test_limits_are_named():
     path, processes = uniform_line()
     x_t = {"x": torch.zeros(1000, 1)}
-    with pytest.raises(ValueError, match=r"memory=1000 bytes is too small: 32 proposals .* raise memory"):
+    with pytest.raises(ValueError, match=r"memory=1000 bytes is too small: 128 proposals .* raise memory"):
         estimate(lambda x, r: x["x"].sum(-1), path, processes, x_t, 0.5, count=64, memory=1000)
     with pytest.raises(ValueError, match="count must be at least 1, got 0"):
         estimate(lambda x, r: x["x"].sum(-1), path, processes, x_t, 0.5, count=0)

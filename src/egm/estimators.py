@@ -7,6 +7,10 @@ K proposals x_r^k ~ q_{r|t}(· | x_t) carry the weights w^k ∝ exp(−E_r(x_r^k
 with E_1 the target's energy at r = 1 (EGM) or a learned E^φ_r at r = t + ε (EGM-BS). Generators depend on the end point
 through the denoiser (or the jump kernel) alone, so that is what is averaged. Sums run over chunks of proposals in log
 space; memory is bounded and the result does not depend on the chunks beyond rounding.
+
+Proposals may follow the reference law instead, q^ref_{r|t} ∝ p_{t|r}(x_t | ·) p^ref_r: then w^k ∝ exp(−E_r)/p^ref_r at
+x_r^k and p^ref_t(x_t) takes the place of Z_{r|t}(x_t). The estimate converges to the same generator; its variance is
+that of exp(−E_r)/p^ref_r, and nothing is singular at t = 0, where flat proposals of a Gaussian path spread as 1/α_t.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -25,7 +29,8 @@ from egm.processes.base import Process
 from egm.processes.jump import Jump
 from egm.spaces import State
 
-DRAW_TOGETHER = 32  # proposals drawn by one call, whatever the chunk: random numbers do not depend on memory
+Proposal = Literal["flat", "reference"]
+DRAW_TOGETHER = 128  # proposals drawn by one call, whatever the chunk: random numbers do not depend on memory
 TEMPORARIES = 6  # tensors of a proposal's size that are alive at once
 
 
@@ -54,6 +59,7 @@ def estimate(
     *,
     r: Time = 1.0,
     count: int,
+    proposal: Proposal = "flat",
     generator: torch.Generator | None = None,
     memory: int = 2**30,
     state_bytes: int = 0,
@@ -68,6 +74,7 @@ def estimate(
         t: their times, [...] or a number.
         r: the time of the end points, t < r ≤ 1.
         count: number K of proposals for each state.
+        proposal: "flat" (the paper's) or "reference".
         generator: source of every random number.
         memory: bytes that proposals and their temporaries may take.
         state_bytes: bytes that `energy` itself takes for each proposal of each state (a network's activations).
@@ -78,17 +85,18 @@ def estimate(
         raise ValueError(f"times must fulfil 0 <= t < r <= 1, got t={t} and r={r}")
     batch = path.space.batch_shape(x_t, latent=True)
     chunk = chunk_size(processes, x_t, count=count, memory=memory, extra=state_bytes * batch.numel())
+    draw = path.propose if proposal == "flat" else path.propose_reference
     peak: Tensor | None = None
     total = square = torch.zeros(())
     averages: State = {}
     for start in range(0, count, chunk):
         stop = min(start + chunk, count)
         drawn = [
-            path.propose(x_t, t, r, count=min(DRAW_TOGETHER, stop - first), generator=generator)
+            draw(x_t, t, r, count=min(DRAW_TOGETHER, stop - first), generator=generator)
             for first in range(start, stop, DRAW_TOGETHER)
         ]
         x_r = {name: torch.cat([part[name] for part in drawn]) for name in x_t}
-        log_w = -energy(x_r, r)
+        log_w = -energy(x_r, r) if proposal == "flat" else -energy(x_r, r) - path.prior_log_prob(x_r, r)
         new_peak = log_w.amax(0) if peak is None else torch.maximum(peak, log_w.amax(0))
         # Where every weight so far is zero the peak is −inf; any finite number keeps exp(−inf − peak) at zero.
         safe = torch.where(new_peak == -math.inf, 0.0, new_peak)
@@ -111,7 +119,8 @@ def estimate(
         for name, process in processes.items()
     }
     ess = total.square() / (torch.where(empty, 1.0, square) * count)
-    return Estimate(prediction, (-log_mean - path.log_normaliser(x_t, t, r)).expand(batch), ess)
+    normaliser = path.log_normaliser(x_t, t, r) if proposal == "flat" else path.prior_log_prob(x_t, t)
+    return Estimate(prediction, (-log_mean - normaliser).expand(batch), ess)
 
 
 def chunk_size(processes: Mapping[str, Process[Any]], x_t: State, *, count: int, memory: int, extra: int = 0) -> int:

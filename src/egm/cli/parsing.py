@@ -48,7 +48,11 @@ class Parser(jsonargparse.ArgumentParser):
         for name in given:
             if not name.startswith(FREE_KEYS):
                 _known_option(name, known)
-        return self.parse_args(list(argv)), given
+        values = self.parse_args(list(argv))
+        for name, value in list(values.items()):
+            if isinstance(value, int | float) and not isinstance(value, bool):  # restricted numbers, to plain ones
+                values[name] = int(value) if isinstance(value, int) else float(value)
+        return values, given
 
 
 def _known_option(name: str, known: list[str]) -> None:
@@ -61,6 +65,12 @@ def _known_option(name: str, known: list[str]) -> None:
         suggestion = re.search(r"did you mean '([^']*)'", str(error))
         hint = f"; did you mean '--{suggestion[1]}'?" if suggestion else ""
     raise ValueError(f"'--{name}' is not an option of this command{hint} (`--help` lists them)")
+
+
+def value_of(values: jsonargparse.Namespace, name: str) -> Any:
+    """The value of an option by its full name, `paths.x` as well."""
+    group, _, key = name.partition(".")
+    return values[group].get(key) if name.startswith(FREE_KEYS) else values.get(name)
 
 
 def given_options(argv: Iterable[str]) -> set[str]:

@@ -14,7 +14,7 @@ from egm.evaluation import evaluate as compare
 from egm.sampler import Sampler
 from egm.train.run_directory import RunDirectory
 
-REPEATS, FLOOR_PAIRS = 5, 10  # enough to look at; `egm evaluate` does it properly
+REPEATS, FLOOR_PAIRS = 3, 5  # enough to look at; `egm evaluate` does it properly
 
 
 def finish(folder: Path, sampler: Sampler, *, evaluate: bool) -> None:

@@ -10,6 +10,7 @@ from jsonargparse import Namespace
 
 from egm import recipes
 from egm.build import METHODS, make_body, make_path, make_processes, make_space
+from egm.cli.parsing import value_of
 from egm.cli.train_parser import split_target
 from egm.expressions import describe, nearest
 
@@ -57,25 +58,30 @@ def _targets(own: str, given: str) -> tuple[str, str]:
 
 def _pair(folder: Path, config: Mapping[str, Any], name: str, values: Namespace) -> tuple[Any, Any]:
     """The run's value of an option and the one given, written alike."""
-    notes, given = config.get("notes") or {}, values.get(name)
-    if name == "out":
-        return str(folder.resolve()), str(Path(given).resolve())
-    if name == "recipe":
-        return notes.get("recipe"), recipes.find(given)
-    if name in ("role", "concurrent"):
-        return notes.get(name), given
-    if name == "method":
-        return config["method"], nearest(given, METHODS, kind="a method")
+    notes, given = config.get("notes") or {}, value_of(values, name)
+    special = {
+        "out": lambda: (folder.resolve(), Path(given).resolve()),
+        "recipe": lambda: (notes.get("recipe"), recipes.find(given)),
+        "role": lambda: (notes.get("role"), given),
+        "concurrent": lambda: (notes.get("concurrent"), given),
+        "method": lambda: (config["method"], nearest(given, METHODS, kind="a method")),
+    }
+    if name in special:
+        return special[name]()
+    if given is not None and (name in ("network", "energy_network") or "." in name):
+        return _expressions(config, name, given)
+    return config[name], given
+
+
+def _expressions(config: Mapping[str, Any], name: str, given: str) -> tuple[str, str]:
+    """The same for networks, paths and processes: expressions with all their options."""
     space = make_space(config["space"])
     path = make_path(space, config["paths"])
-    if name.startswith("paths."):
-        variable = nearest(name.removeprefix("paths."), space, kind="a variable of the space")
-        return config["paths"][variable], describe(make_path(space, {variable: given})[variable])
-    if name.startswith("processes."):
-        variable = nearest(name.removeprefix("processes."), space, kind="a variable of the space")
-        return config["processes"][variable], describe(make_processes(path, {variable: given})[variable])
-    if name in ("network", "energy_network") and given is not None:
-        processes = make_processes(path, config["processes"])
+    processes = make_processes(path, config["processes"])
+    if "." not in name:
         outputs = {key: process.output_shape for key, process in processes.items()}
         return config[name], describe(make_body(space, outputs if name == "network" else {"energy": ()}, given))
-    return config[name], given
+    group, _, variable = name.partition(".")
+    variable = nearest(variable, space, kind="a variable of the space")
+    made = make_path(space, {variable: given}).paths if group == "paths" else make_processes(path, {variable: given})
+    return config[group][variable], describe(made[variable])

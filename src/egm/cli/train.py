@@ -14,7 +14,7 @@ from egm import recipes
 from egm.api import fit, resume
 from egm.build import METHODS
 from egm.cli.own_target import import_target
-from egm.cli.parsing import Parser, peek, without
+from egm.cli.parsing import Parser, peek, value_of, without
 from egm.cli.report import finish
 from egm.cli.resuming import is_complete, refuse_differences
 from egm.cli.train_parser import OPTIONS, make_parser, split_target
@@ -56,9 +56,10 @@ def _start(argv: list[str]) -> int:
     overrides = _overrides(parser, values, given, recipe=name is not None)
     if name is not None and chosen is not None:
         overrides["target"] = repr(target)
+    same_target = not any(key.startswith("target") for key in overrides)
     notes = {
         "recipe": name,
-        "paper": {} if name is None or "target" in overrides else _published(name, method),
+        "paper": _published(name, method) if name is not None and same_target else {},
         "overrides": overrides,
         "role": values.role,
         "concurrent": values.concurrent,
@@ -108,11 +109,10 @@ def _unique(folder: Path) -> Path:
 def _overrides(parser: Parser, values: Namespace, given: set[str], *, recipe: bool) -> dict[str, Any]:
     """The options on the command line that differ from the recipe (or the defaults)."""
     defaults = parser.get_defaults()
-    counted = {
-        name for name in given if name in (*LIMITS, *PARTS, *OPTIONS) or name.startswith(("paths.", "processes."))
-    }
-    counted |= {name for name in given if recipe and name.startswith("target.")}
-    return {name: values.get(name) for name in sorted(counted) if values.get(name) != defaults.get(name)}
+    prefixes = ("paths.", "processes.", *(["target."] if recipe else []))
+    counted = {name for name in given if name in (*LIMITS, *PARTS, *OPTIONS) or name.startswith(prefixes)}
+    changed = {name: value_of(values, name) for name in sorted(counted)}
+    return {name: value for name, value in changed.items() if value != value_of(defaults, name)}
 
 
 def _published(name: str, method: str) -> dict[str, list[float | None]]:

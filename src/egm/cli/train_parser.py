@@ -20,7 +20,7 @@ Train a sampler, or continue a run.
 
   egm train ising --target.size 5 --target.beta 0.4 --method egm-bs --steps 5000 --out runs/a
   egm train --target my_module:make_target --time_limit 600   a function of yours that returns an egm.Target
-  egm train --recipe fast/gbrbm --method egm-bs               settings with a name (`egm list recipes`); flags go over it
+  egm train --recipe fast/gbrbm --method egm-bs               named settings (`egm list recipes`); options go over them
   egm train --resume runs/a [--steps M | --time_limit S]      continue a run, to more steps or seconds in all
 
 `egm train ising --help` shows the arguments of that target, `egm list` everything there is to choose from.

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from egm.energy_model import EnergyModel
-from egm.estimators import Estimate, estimate
+from egm.estimators import Estimate, Proposal, estimate
 from egm.losses import RealLoss, SymbolLoss, variable_loss
 from egm.paths.discrete import Masked
 from egm.paths.gaussian import VE
@@ -41,12 +41,13 @@ class EGMOptions:
 
     Attributes:
         proposals: number K of proposals for each state.
+        proposal: their law, "reference" or "flat" (the paper's), see `egm.estimators`.
         real_loss: what the squared error of real variables compares, "denoiser" or "generator" (the paper's drift).
         symbol_loss: "cross-entropy" or "squared" (the paper's).
         lambda_disc, lambda_cont: weights of the losses of categorical and real variables.
         clip_estimate: largest norm of a real variable's regression target.
         time_weight: multiply the loss by t ("t", as the paper does for mixed EGM-BS) or not ("none").
-        t_min: smallest time; by default 0.01 where proposals are singular at 0 (CondOT, VP, Uniform), otherwise 0.
+        t_min: smallest time; by default 0.01 where flat proposals or rates are singular at 0, otherwise 0.
         memory: bytes that proposals may take at once.
 
         epsilon: the bootstrapping step ε.
@@ -63,6 +64,7 @@ class EGMOptions:
     """
 
     proposals: int = 1000
+    proposal: Proposal = "reference"
     real_loss: RealLoss = "denoiser"
     symbol_loss: SymbolLoss = "cross-entropy"
     lambda_disc: float = 1.0
@@ -241,7 +243,8 @@ class EGM:
         x_t, t = {name: x[part] for name, x in x_t.items()}, t[part]
         r = 1.0 if step is None else t + step
         return estimate(
-            energy, self.path, self.processes, x_t, t, r=r, count=self.options.proposals, generator=generator,
+            energy, self.path, self.processes, x_t, t, r=r, count=self.options.proposals,
+            proposal=self.options.proposal, generator=generator,
             memory=self.options.memory, state_bytes=0 if step is None else self._activation_bytes,
         )  # fmt: skip
 

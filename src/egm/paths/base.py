@@ -2,7 +2,10 @@
 
     p_{t|q}(x_t | x_q) = ∫ p_{t|r}(x_t | x_r) p_{r|q}(x_r | x_q) dx_r        (Chapman–Kolmogorov),
 
-together with the proposal q_{r|t}(x_r | x_t) = p_{t|r}(x_t | x_r) / Z_{r|t}(x_t) that importance sampling draws from.
+together with two proposals that importance sampling may draw from, with p^ref_r the reference law carried to r:
+
+    flat        q_{r|t}(x_r | x_t) = p_{t|r}(x_t | x_r) / Z_{r|t}(x_t)
+    reference   q^ref_{r|t}(x_r | x_t) = p_{t|r}(x_t | x_r) p^ref_r(x_r) / p^ref_t(x_t)
 
 Time runs from 0 (prior) to 1 (target). Paths act on latent coordinates (`egm.variables`); t and r are numbers, or
 tensors that broadcast to the batch shape of the states. Results are undefined outside 0 ≤ t < r ≤ 1.
@@ -45,6 +48,12 @@ class Path(ABC, Generic[V]):
     @abstractmethod
     def log_normaliser(self, x_t: Tensor, t: Time, r: Time = 1.0) -> Tensor:
         """log Z_{r|t}(x_t) = log ∫ p_{t|r}(x_t | x_r) dx_r, shape [...]."""
+
+    @abstractmethod
+    def propose_reference(
+        self, x_t: Tensor, t: Time, r: Time = 1.0, *, count: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draw `count` proposals x_r ~ q^ref_{r|t}(· | x_t), the law of x_r given x_t where x_1 ~ p_ref."""
 
     @abstractmethod
     def average(self, x_r: Tensor, weights: Tensor) -> Tensor:

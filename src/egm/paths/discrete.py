@@ -18,7 +18,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from egm.paths.base import Path, Time
 from egm.paths.schedules import Polynomial, Schedule
@@ -68,7 +67,9 @@ class DiscretePath(Path[Categorical]):
 
     def one_hot(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """The table of a known end point, [..., *shape, alphabet]."""
-        return one_hot(x, self.alphabet).to(dtype or torch.get_default_dtype())
+        # torch's one_hot looks at the values, and a GPU would wait for that
+        symbols = torch.arange(self.alphabet, device=x.device)
+        return (x[..., None] == symbols).to(dtype or torch.get_default_dtype())
 
     def keep(self, t: Tensor, r: Tensor) -> Tensor:
         """ρ = κ_t/κ_r, the probability that a site keeps its symbol going back from r to t."""
@@ -119,6 +120,16 @@ class Masked(DiscretePath):
         rho = self.keep(*self.times(t, r, x_t))
         _, total = self._proposal_weights(x_t, t, r)
         return self.sum_sites(torch.where(x_t == self.variable.mask, torch.log(total), torch.log(rho)))
+
+    def propose_reference(
+        self, x_t: Tensor, t: Time, r: Time = 1.0, *, count: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """A masked site is revealed with its probability (κ_r − κ_t)/(1 − κ_t), to a uniform symbol."""
+        kappa_t, kappa_r = map(self.kappa, self.times(t, r, x_t))
+        symbols = self._uniform((count, *self.batch_shape(x_t)), x_t, generator)
+        u = torch.rand(symbols.shape, generator=generator, device=x_t.device, dtype=kappa_t.dtype)
+        hidden = u * (1 - kappa_t) < 1 - kappa_r
+        return torch.where(x_t == self.variable.mask, torch.where(hidden, self.variable.mask, symbols), x_t)
 
     def _proposal_weights(self, x_t: Tensor, t: Time, r: Time) -> tuple[Tensor, Tensor]:
         """Weight of M and total weight at a masked site; at r = 1 the mask is no longer a state."""
@@ -178,6 +189,12 @@ class Uniform(DiscretePath):
     ) -> Tensor:
         # The kernel is symmetric, so proposing x_r given x_t is noising x_t.
         return self.sample(x_t.expand(count, *x_t.shape), t, r, generator=generator)
+
+    def propose_reference(
+        self, x_t: Tensor, t: Time, r: Time = 1.0, *, count: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        # The reference law is uniform at every time, so it changes nothing.
+        return self.propose(x_t, t, r, count=count, generator=generator)
 
     def log_normaliser(self, x_t: Tensor, t: Time, r: Time = 1.0) -> Tensor:
         time = self.over_batch(t, x_t)

@@ -66,13 +66,25 @@ class GaussianPath(Path[Real]):
         a = self.alpha(t) / self.alpha(r)
         return x_t / a + self.variance(t, r).sqrt() / a * self._noise_like(x_t, (count,), generator)
 
+    def propose_reference(
+        self, x_t: Tensor, t: Time, r: Time = 1.0, *, count: int, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """N(a (v_r/v_t) x_t, (v_r/v_t) s² I) with v = α² + σ², the variance that the reference law has on the path."""
+        t, r = self.times(t, r, x_t)
+        ratio = self._reference_variance(r) / self._reference_variance(t)
+        mean = self.alpha(t) / self.alpha(r) * ratio * x_t
+        return mean + (ratio * self.variance(t, r)).sqrt() * self._noise_like(x_t, (count,), generator)
+
     def log_normaliser(self, x_t: Tensor, t: Time, r: Time = 1.0) -> Tensor:
         a = self.alpha(self.over_batch(t, x_t)) / self.alpha(self.over_batch(r, x_t))
         return (-self.variable.dimension * torch.log(a)).expand(torch.broadcast_shapes(a.shape, self.batch_shape(x_t)))
 
     def prior_log_prob(self, x_t: Tensor, t: Time = 0.0) -> Tensor:
         time = self.over_batch(t, x_t)
-        return self.variable.gaussian_log_prob(x_t, self.alpha(time).square() + self.variance(time))
+        return self.variable.gaussian_log_prob(x_t, self._reference_variance(time))
+
+    def _reference_variance(self, t: Tensor) -> Tensor:
+        return self.alpha(t).square() + self.variance(t)
 
     def _noise_like(self, x: Tensor, count: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
         batch = (*count, *self.batch_shape(x))
@@ -151,7 +163,7 @@ class VE(GaussianPath):
         return torch.zeros_like(t)
 
     def variance(self, t: Tensor, r: Tensor | float = 1.0) -> Tensor:
-        r = torch.as_tensor(r, dtype=t.dtype, device=t.device)
+        r = r if isinstance(r, Tensor) else torch.full_like(t, r)  # filled on the device, not copied there
         return self.sigma_min**2 * torch.exp(self._rate * (1 - r)) * torch.expm1(self._rate * (r - t))
 
     def log_variance_dot(self, t: Tensor, r: Tensor | float = 1.0) -> Tensor:
@@ -168,11 +180,11 @@ class VP(GaussianPath):
         return HALF_PI * torch.sin(HALF_PI * (1 - t))
 
     def variance(self, t: Tensor, r: Tensor | float = 1.0) -> Tensor:
-        r = torch.as_tensor(r, dtype=t.dtype, device=t.device)
+        r = r if isinstance(r, Tensor) else torch.full_like(t, r)  # filled on the device, not copied there
         return torch.sin(HALF_PI * (r - t)) * self._sin_of_sum(t, r) / torch.sin(HALF_PI * r).square()
 
     def log_variance_dot(self, t: Tensor, r: Tensor | float = 1.0) -> Tensor:
-        r = torch.as_tensor(r, dtype=t.dtype, device=t.device)
+        r = r if isinstance(r, Tensor) else torch.full_like(t, r)  # filled on the device, not copied there
         growing = torch.cos(HALF_PI * (r + t)) / self._sin_of_sum(t, r)
         return HALF_PI * (growing - 1 / torch.tan(HALF_PI * (r - t)))
 

@@ -65,6 +65,16 @@ class ProductPath:
         t, r = self._times(x_t, t, r)
         return {n: path.propose(x_t[n], t, r, count=count, generator=generator) for n, path in self.paths.items()}
 
+    def propose_reference(
+        self, x_t: State, t: Time, r: Time = 1.0, *, count: int, generator: torch.Generator | None = None
+    ) -> State:
+        """Draw `count` proposals x_r ~ q^ref_{r|t}(· | x_t), as the first axis."""
+        t, r = self._times(x_t, t, r)
+        return {
+            name: path.propose_reference(x_t[name], t, r, count=count, generator=generator)
+            for name, path in self.paths.items()
+        }
+
     def log_normaliser(self, x_t: State, t: Time, r: Time = 1.0) -> Tensor:
         """log Z_{r|t}(x_t), shape [...]."""
         t, r = self._times(x_t, t, r)

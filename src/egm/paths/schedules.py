@@ -35,7 +35,7 @@ class Polynomial:
             raise ValueError(f"power must be positive, got {self.power}")
 
     def __call__(self, t: Tensor) -> Tensor:
-        return t**self.power
+        return t if self.power == 1 else t**self.power
 
     def derivative(self, t: Tensor) -> Tensor:
         """dκ_t/dt."""

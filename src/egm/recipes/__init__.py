@@ -1,8 +1,8 @@
 """Recipes: settings with a name, one YAML file for each column of the paper's tables.
 
 `paper/` holds the paper's own hyper-parameters, `fast/` settings that take minutes. A file has a `target` expression,
-the published numbers (`paper`, [mean, standard deviation] by method and metric), and options of `egm.fit`: `common` ones
-and one section for each method, which goes over the common one.
+the published numbers (`paper`, [mean, standard deviation] by method and metric), and options of `egm.fit`: `common`
+ones and one section for each method, which goes over the common one.
 
 >>> load("paper/ising5-b04", "egm-bs")["epsilon"]
 0.05

@@ -28,13 +28,13 @@ class EnergyGuard:
         """The latent energy [...], with +inf in the place of NaN and −inf."""
         energy = self.target.latent_energy(latent)
         bad = ~(energy > -torch.inf)  # NaN compares as false
-        first = bad.flatten().to(torch.uint8).argmax()
+        first = bad.flatten().to(torch.uint8).argmax(keepdim=True)
         found = bad.any()
         state = {
-            name: latent[name].reshape(-1, *variable.latent_shape)[first]
+            name: latent[name].reshape(-1, *variable.latent_shape).index_select(0, first)
             for name, variable in self.target.space.variables.items()
         }
-        value, finite = energy.flatten()[first], (energy < torch.inf).any()
+        value, finite = energy.flatten().index_select(0, first), (energy < torch.inf).any()
         if self._bad is None or self._energy is None or self._finite is None:
             self._bad, self._finite, self._energy, self._state = found, finite, value, state
         else:
@@ -49,8 +49,7 @@ class EnergyGuard:
             return
         bad, finite = torch.stack([self._bad, self._finite]).tolist()
         if bad:
-            state = {name: x[None] for name, x in self.target.space.from_latent(self._state).items()}
-            raise_on_bad_energy(self._energy[None], state)
+            raise_on_bad_energy(self._energy, self.target.space.from_latent(self._state))
         if not finite:
             raise EnergyError(
                 f"{self.target!r} had energy +inf (zero density) on every proposal since the last check;"

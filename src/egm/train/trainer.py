@@ -62,7 +62,8 @@ class Trainer:
         self.average = AveragedModel(method.network, multi_avg_fn=get_ema_multi_avg_fn(options.ema))
         groups = method.parameter_groups(options.learning_rate)
         self.peak_rates = [group["lr"] for group in groups]
-        self.optimizer = torch.optim.AdamW(groups, weight_decay=options.weight_decay)
+        fused = sampler.device.type == "cuda"
+        self.optimizer = torch.optim.AdamW(groups, weight_decay=options.weight_decay, fused=fused)
         self.step, self.seconds, self._began = 0, 0.0, time.monotonic()
         self.pending: dict[str, Tensor] = {}  # sums of what is logged, since the last line
         self.pending_steps = 0

@@ -1,0 +1,227 @@
+"""The command line in-process: what it trains, writes and says."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+from types import NoneType
+from typing import Literal, get_args, get_origin, get_type_hints
+
+import numpy as np
+import pytest
+
+import egm
+from cli_cases import ISING, OWN, TINY, config_of, results_of
+from egm.build import NETWORKS, PATHS, PROCESSES, TARGETS
+from egm.cli import main
+from egm.methods.egm import EGMOptions
+from egm.train.options import TrainingOptions
+
+RECORD = {
+    *("target", "method", "role", "overrides", "recipe", "seed", "n", "repeats", "metrics", "resampled", "ess"),
+    *("log_z", "log_z_stderr", "log_z_exact", "elbo", "eubo", "train_seconds", "concurrent", "steps", "energy_calls"),
+    *("score_calls", "eval_energy_calls", "peak_memory_gib", "symmetries", "dtype", "hardware", "torch", "commit"),
+    "command",
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def own_module(folder, monkeypatch, request):
+    name = f"own_{request.node.name}"  # a name of its own: modules stay imported
+    (folder / f"{name}.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return name
+
+
+# ---------------------------------------------------------------------- the way through
+
+
+def test_train_then_sample_then_evaluate(capsys):
+    assert main(["train", *ISING, *TINY, "--steps", "3", "--seed", "5", "--out", "runs/a"]) == 0
+    said = capsys.readouterr().out
+    assert "e_w1" in said
+    assert "m_w1" in said
+    assert "floor" in said
+    assert "egm sample runs/a" in said
+    first = results_of("runs/a")
+    assert set(first) == RECORD
+    assert (first["target"], first["method"], first["seed"]) == ("Ising(size=3, beta=0.4)", "egm-bs", 5)
+    assert first["steps"] == 3
+    assert first["train_seconds"] > 0
+    assert first["energy_calls"] > 0
+    assert first["command"].startswith("egm train ising --target.size 3")
+    assert first["overrides"]["batch_size"] == 8
+    assert "seed" not in first["overrides"]
+    assert first["peak_memory_gib"] is None
+    assert first["recipe"] is None
+    assert first["role"] == "main"
+
+    assert main(["sample", "runs/a", "-n", "7", "--seed", "1", "--out", "here/draws.npz"]) == 0
+    with np.load("here/draws.npz", allow_pickle=False) as written:
+        assert list(written) == ["s"]
+        assert written["s"].shape == (7, 3, 3)
+        expected = egm.load("runs/a").sample(7, seed=1)["s"].numpy()
+        np.testing.assert_array_equal(written["s"], expected)
+    assert [file.name for file in Path("here").iterdir()] == ["draws.npz"]
+
+    capsys.readouterr()
+    assert main(["evaluate", "runs/a", "--n", "50", "--repeats", "4", "--floor_pairs", "3", "--seed", "2"]) == 0
+    second = results_of("runs/a")
+    assert (second["n"], second["repeats"]) == (50, 4)
+    assert second["metrics"]["e_w1"]["floor_pairs"] == 3
+    score = second["metrics"]["e_w1"]
+    assert f"{score['mean']:.3f} ± {score['std']:.3f}" in capsys.readouterr().out
+    training = ("steps", "train_seconds", "energy_calls", "command", "overrides", "role")
+    assert [first[key] for key in training] == [second[key] for key in training]
+    direct = egm.evaluate(egm.load("runs/a"), n=50, repeats=4, floor_pairs=3, seed=2)
+    assert second["metrics"] == direct["metrics"]
+
+
+def test_folders_are_made_unique_and_never_overwritten(capsys):
+    command = ["train", *ISING, *TINY, "--steps", "1", "--evaluate", "false", "--method", "egm", "--seed", "3"]
+    assert main(command) == 0
+    assert main(command) == 0
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["ising-egm-3", "ising-egm-3-2"]
+    assert not Path("runs/ising-egm-3/results.json").exists()
+    assert main([*command, "--out", "runs/ising-egm-3"]) == 2
+    assert "holds a run already" in capsys.readouterr().err
+
+
+def test_options_go_over_a_recipe():
+    command = ["train", "--recipe", "fast/gbrbm", "--method", "egm", *TINY, "--evaluate", "false", "--role", "smoke"]
+    changed = ["--time_limit", "0.2", "--learning_rate", "0.002", "--paths.v", "VP", "--concurrent", "2"]
+    assert main([*command, *changed, "--symbol_loss", "cross-entropy", "--out", "a"]) == 0
+    config, recipe = config_of("a"), egm.recipes.load("fast/gbrbm", "egm")
+    assert config["time_limit"] == 0.2
+    assert config["steps"] is None
+    assert config["paths"]["v"] == "VP()"
+    assert config["learning_rate"] == 0.002
+    assert config["inner_steps"] == recipe["inner_steps"]
+    notes = config["notes"]
+    assert notes["recipe"] == "fast/gbrbm"
+    assert notes["role"] == "smoke"
+    assert notes["concurrent"] == 2
+    assert notes["paper"] == {"e_w1": [0.33, 0.02], "x_w2": [0.63, 0.1]}
+    assert notes["overrides"] == {
+        **{"batch_size": 8, "energy_network": "MLP(width=8)", "evaluation_size": 20, "learning_rate": 0.002},
+        **{"network": "MLP(width=8)", "paths.v": "VP", "proposals": 4, "refresh": 16, "sample_steps": 4},
+        "time_limit": 0.2,
+    }
+
+
+def test_arguments_of_a_recipes_target_can_be_changed(capsys):
+    command = ["train", "--recipe", "fast/ising5-b04", *TINY, "--steps", "1", "--target.size", "3", "--out", "a"]
+    assert main(command) == 0
+    assert config_of("a")["target"] == "Ising(size=3, beta=0.4)"
+    assert results_of("a")["overrides"]["target.size"] == 3
+    assert "paper" not in capsys.readouterr().out  # its numbers are for another target
+
+
+def test_a_recipe_of_ones_own(folder):
+    text = "target: Funnel(dim=2)\ncommon: {learning_rate: 2e-3, batch_size: 4}\negm: {steps: 2}\n"
+    (folder / "mine.yaml").write_text(text, encoding="utf-8")
+    small = ["--proposals", "4", "--refresh", "8", "--network", "MLP(width=8)", "--progress", "false"]
+    assert main(["train", "--recipe", "mine.yaml", "--method", "egm", *small, "--evaluate", "false", "--out", "a"]) == 0
+    config = config_of("a")
+    assert (config["learning_rate"], config["batch_size"], config["steps"]) == (0.002, 4, 2)
+
+
+def test_every_option_reaches_the_run():
+    def other(field, hint):
+        kinds = get_args(hint) if NoneType in get_args(hint) else (hint,)
+        if get_origin(kinds[0]) is Literal:
+            return next(choice for choice in get_args(kinds[0]) if choice not in (field.default, "heun", "auto"))
+        if kinds[0] is bool:
+            return False
+        return field.default + 1 if kinds[0] is int else 0.5 * (field.default or 1.0)
+
+    groups = (TrainingOptions, EGMOptions)
+    wanted = {f.name: other(f, get_type_hints(group)[f.name]) for group in groups for f in dataclasses.fields(group)}
+    wanted |= {"batch_size": 5, "proposals": 6, "refresh": 7, "evaluation_size": 9, "solver": "tau-leaping"}
+    argv = [token for name, value in wanted.items() for token in (f"--{name}", str(value))]
+    assert main(["train", *ISING, *argv, "--network", "mlp(width=4)", "--steps", "2", "--progress", "false",
+                 "--dtype", "float64", "--seed", "7", "--evaluate", "false", "--out", "a"]) == 0  # fmt: skip
+    config = config_of("a")
+    assert {name: config[name] for name in wanted} == wanted
+    assert config["dtype"] == "float64"
+    assert config["seed"] == 7
+    assert config["network"] == "MLP(width=4, depth=3)"
+
+
+# ---------------------------------------------------------------------- energies of one's own
+
+
+def test_own_target_is_imported_to_train_and_resume_and_only_there(own_module, folder, monkeypatch, capsys):
+    source = f"{own_module}:make_target"
+    assert main(["train", "--target", source, *TINY, "--steps", "2", "--out", "a"]) == 0
+    assert "no exact draws" in capsys.readouterr().out
+    assert config_of("a")["target"] == source
+    assert main(["train", "--resume", "a", "--steps", "4", "--progress", "false"]) == 0
+    assert config_of("a")["steps"] == 4
+    (folder / f"{own_module}.py").unlink()
+    monkeypatch.delitem(sys.modules, own_module)
+    assert main(["sample", "a", "-n", "3"]) == 0  # needs no energy, so imports nothing
+    assert (folder / "a" / "draws.npz").is_file()
+    assert main(["evaluate", "a"]) == 2
+    assert "--target module:function" in capsys.readouterr().err
+    assert main(["train", "--resume", "a", "--steps", "6"]) == 2
+    assert f"no module '{own_module}'" in capsys.readouterr().err
+
+
+def test_own_target_may_be_an_object_and_stand_first(own_module):
+    assert (
+        main(["train", f"{own_module}:target", *TINY, "--steps", "1", "--method", "egm", "--processes.x", "jump"]) == 0
+    )
+    assert config_of("runs/target-egm-0")["processes"]["x"].startswith("Jump(")
+
+
+# ---------------------------------------------------------------------- help and lists
+
+
+def test_help_names_every_option_with_its_meaning(capsys):
+    assert main(["train", "ising", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for group in (TrainingOptions, EGMOptions):
+        assert all(f"--{field.name} " in said for field in dataclasses.fields(group))
+    assert "--target.beta" in said
+    assert "number K of proposals" in said
+    assert "default: 256" in said
+    assert main(["train", "--recipe", "paper/gbrbm", "--help"]) == 0
+    assert "default: 300" in " ".join(capsys.readouterr().out.split())  # the recipe's batch
+    for argv in (["--help"], ["train", "--help"], ["sample", "--help"], ["evaluate", "--help"], ["list", "--help"]):
+        assert main(argv) == 0
+        assert "usage: egm" in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == egm.__version__
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_list_shows_everything(monkeypatch, capsys, terminal):
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    assert main(["list"]) == 0
+    said = capsys.readouterr().out
+    assert ("┃" in said) == terminal
+    names = [*(name.lower() for name in TARGETS), *PATHS, *PROCESSES, *NETWORKS, *egm.recipes.names(), "egm-bs"]
+    assert [name for name in names if name not in said] == []
+    assert "size, beta, J=1.0, field=0.0" in said
+    assert "exact, mcmc when large" in said
+
+
+def test_the_library_needs_none_of_the_command_lines_packages():
+    code = """
+import sys
+for name in ("jsonargparse", "yaml", "rich", "safetensors"):
+    sys.modules[name] = None  # importing it fails
+import egm
+target = egm.Target(egm.Space(x=egm.Real(1)), lambda x: x.square().sum(-1))
+sampler = egm.fit(target, "egm", steps=1, batch_size=4, proposals=4, refresh=8, network="MLP(width=8)", device="cpu")
+assert sampler.sample(3)["x"].shape == (3, 1)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
