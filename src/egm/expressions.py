@@ -18,8 +18,8 @@ from typing import Any
 def evaluate(text: str, names: Mapping[str, Callable[..., Any]], *, kind: str) -> Any:
     """The object that an expression describes; `kind` says in errors what was expected ("a path").
 
-    >>> evaluate("dict(a=(1, -2.5))", {"dict": dict}, kind="a dict")
-    {'a': (1, -2.5)}
+    >>> evaluate("Pair(a=1, b=-2.5)", {"Pair": lambda a, b: (a, b)}, kind="a pair")
+    (1, -2.5)
     """
     try:
         tree = ast.parse(text.strip(), mode="eval").body

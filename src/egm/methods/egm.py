@@ -251,8 +251,12 @@ class EGM:
     def _learned_energy(self, x_r: State, r: Any) -> Tensor:
         if self.energy_model is None or self.average is None:
             raise ValueError("EGM has no energy model")
-        averaging = bool(self.average.n_averaged > 0)  # torch keeps this count on the host
-        return self.energy_model(x_r, r, network=self.average if averaging else None)
+        return self.energy_model(x_r, r, network=self.average if self.averaging else None)
+
+    @property
+    def averaging(self) -> bool:
+        """Whether the running average of E^φ has begun; torch keeps its count on the host."""
+        return self.average is not None and bool(self.average.n_averaged > 0)
 
     @property
     def _activation_bytes(self) -> int:

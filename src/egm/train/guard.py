@@ -19,9 +19,7 @@ class EnergyGuard:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self._bad: Tensor | None = None
-        self._finite: Tensor | None = None
-        self._energy: Tensor | None = None
+        self._bad = self._finite = self._seen = self._energy = torch.zeros(0)  # one entry each after the first call
         self._state: State = {}
 
     def __call__(self, latent: State, r: object = 1.0) -> Tensor:
@@ -29,30 +27,35 @@ class EnergyGuard:
         energy = self.target.latent_energy(latent)
         bad = ~(energy > -torch.inf)  # NaN compares as false
         first = bad.flatten().to(torch.uint8).argmax(keepdim=True)
-        found = bad.any()
+        found = bad.any().reshape(1)
         state = {
             name: latent[name].reshape(-1, *variable.latent_shape).index_select(0, first)
             for name, variable in self.target.space.variables.items()
         }
-        value, finite = energy.flatten().index_select(0, first), (energy < torch.inf).any()
-        if self._bad is None or self._energy is None or self._finite is None:
-            self._bad, self._finite, self._energy, self._state = found, finite, value, state
-        else:
-            self._state = {name: torch.where(self._bad, self._state[name], x) for name, x in state.items()}
-            self._energy = torch.where(self._bad, self._energy, value)
-            self._bad, self._finite = self._bad | found, self._finite | finite
+        value, finite = energy.flatten().index_select(0, first), (energy < torch.inf).any().reshape(1)
+        if not len(self._bad):
+            self._bad, self._finite, self._seen = (torch.zeros_like(found) for _ in range(3))
+            self._energy, self._state = value.clone(), {name: x.clone() for name, x in state.items()}
+        # In place: a recorded step (egm.train.capture) goes on writing here.
+        for name, x in state.items():
+            self._state[name].copy_(torch.where(self._bad, self._state[name], x))
+        self._energy.copy_(torch.where(self._bad, self._energy, value))
+        self._bad.logical_or_(found)
+        self._finite.logical_or_(finite)
+        self._seen.fill_(True)
         return torch.where(bad, torch.inf, energy)
 
     def check(self) -> None:
         """Raise `EnergyError` with the state if any energy since the last check was illegal, or all were +inf."""
-        if self._bad is None or self._energy is None or self._finite is None:
+        if not len(self._bad):
             return
-        bad, finite = torch.stack([self._bad, self._finite]).tolist()
+        bad, finite, seen = torch.cat([self._bad, self._finite, self._seen]).tolist()
         if bad:
             raise_on_bad_energy(self._energy, self.target.space.from_latent(self._state))
-        if not finite:
+        if seen and not finite:
             raise EnergyError(
                 f"{self.target!r} had energy +inf (zero density) on every proposal since the last check;"
                 " set loc and scale of the Real variables so that the sampler reaches the support"
             )
-        self._bad = None
+        for flag in (self._bad, self._finite, self._seen):
+            flag.zero_()

@@ -20,6 +20,7 @@ from egm.methods.egm import EGM
 from egm.metrics.floors import derive_seed
 from egm.sampler import Sampler
 from egm.train.buffer import ReplayBuffer
+from egm.train.capture import CapturedStep
 from egm.train.options import TrainingOptions
 from egm.train.progress import Progress
 from egm.train.run_directory import RunDirectory
@@ -62,8 +63,11 @@ class Trainer:
         self.average = AveragedModel(method.network, multi_avg_fn=get_ema_multi_avg_fn(options.ema))
         groups = method.parameter_groups(options.learning_rate)
         self.peak_rates = [group["lr"] for group in groups]
-        fused = sampler.device.type == "cuda"
-        self.optimizer = torch.optim.AdamW(groups, weight_decay=options.weight_decay, fused=fused)
+        if on_gpu := sampler.device.type == "cuda":
+            groups = [{**group, "lr": torch.tensor(group["lr"], device=sampler.device)} for group in groups]
+        decay = options.weight_decay
+        self.optimizer = torch.optim.AdamW(groups, weight_decay=decay, fused=on_gpu, capturable=on_gpu)
+        self.captured = CapturedStep(self.gradient_step, self.generator, method.energy.target)
         self.step, self.seconds, self._began = 0, 0.0, time.monotonic()
         self.pending: dict[str, Tensor] = {}  # sums of what is logged, since the last line
         self.pending_steps = 0
@@ -79,11 +83,11 @@ class Trainer:
                     if self.step % self.options.inner_steps == 0:
                         self.method.energy.check()
                         self.buffer.add(self.sampler.latent(self.options.refresh, generator=self.generator))
-                    x_1 = self.buffer.sample(self.options.batch_size, self.generator)
-                    losses = self.method.losses(x_1, first=self.step == 0, generator=self.generator)
-                    self.descend(losses.pop("loss"))
+                    self.set_learning_rates()
+                    values = self.captured((self.buffer.filled, self.method.averaging))
+                    self.update_averages()
                     self.step += 1
-                    self.report(losses)
+                    self.report(values)
                 self.method.energy.check()
             except KeyboardInterrupt:
                 self.save()
@@ -91,18 +95,32 @@ class Trainer:
             self.save()
             self.score()
 
-    def descend(self, loss: Tensor) -> None:
-        """One step of AdamW at the cosine schedule's rate, and the running averages after it."""
-        done = self.progress_made()
-        floor = self.options.final_learning_rate
-        for group, peak in zip(self.optimizer.param_groups, self.peak_rates, strict=True):
-            group["lr"] = min(floor, peak) + (peak - min(floor, peak)) * 0.5 * (1 + math.cos(math.pi * done))
+    def gradient_step(self) -> dict[str, Tensor]:
+        """End points from the buffer, the method's loss, a step of AdamW; returns what to log."""
+        x_1 = self.buffer.sample(self.options.batch_size, self.generator)
+        losses = self.method.losses(x_1, first=self.step == 0, generator=self.generator)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        losses.pop("loss").backward()
         if self.options.clip_gradient is not None:
             for group in self.optimizer.param_groups:
                 torch.nn.utils.clip_grad_norm_(group["params"], self.options.clip_gradient)
         self.optimizer.step()
+        return losses
+
+    def set_learning_rates(self) -> None:
+        """The cosine schedule."""
+        cosine = 0.5 * (1 + math.cos(math.pi * self.progress_made()))
+        for group, peak in zip(self.optimizer.param_groups, self.peak_rates, strict=True):
+            final = min(self.options.final_learning_rate, peak)
+            rate = final + (peak - final) * cosine
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)  # where a recorded step reads it
+            else:
+                group["lr"] = rate
+
+    def update_averages(self) -> None:
+        """The running averages of the energy model and of the network that draws are made with."""
+        done = self.progress_made()
         self.method.after_step(done)
         if self.options.ema and done >= self.options.ema_start:
             self.average.update_parameters(self.method.network)
@@ -124,7 +142,7 @@ class Trainer:
     def report(self, values: dict[str, Tensor]) -> None:
         """After a step: sum up what is logged; at their intervals log, then save, then evaluate."""
         for name, value in values.items():
-            self.pending[name] = self.pending[name] + value if name in self.pending else value
+            self.pending[name] = self.pending[name] + value if name in self.pending else value.clone()
         self.pending_steps += 1
         every = self.options
         if self.step % every.log_every == 0:
@@ -154,7 +172,7 @@ class Trainer:
             "step": self.step,
             "seconds": round(self.seconds, 2),
             "energy_calls": target.energy_calls,
-            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            "learning_rate": float(self.optimizer.param_groups[0]["lr"]),
             **values,
         }
         self.progress.update(self.progress_made(), row)

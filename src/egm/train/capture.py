@@ -1,0 +1,70 @@
+"""A gradient step as one CUDA graph: a thousand small kernels are launched by one call instead of one by one.
+
+The first calls run as they are. Then the step is recorded, and from there on replayed; whatever may change what the
+step does (the size of the buffer, whether averaging has begun) is part of a key, and a new key records anew. A step
+that cannot be recorded (an energy that waits for the device, say) goes on as it is, with one warning.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable
+
+import torch
+from torch import Tensor
+
+from egm.targets.base import Target
+
+WARM_UP = 3  # calls before recording: optimisers and libraries allocate their state
+
+
+class CapturedStep:
+    """Calls `step`, on a GPU by replaying a recording of it.
+
+    Args:
+        step: does one step and returns what to log; it must draw random numbers from `generator` alone.
+        generator: decides the device.
+        target: its counts of calls grow with every replay, as if the step had run.
+    """
+
+    def __init__(self, step: Callable[[], dict[str, Tensor]], generator: torch.Generator, target: Target) -> None:
+        self._step, self._generator, self._target = step, generator, target
+        self._enabled = generator.device.type == "cuda"
+        self._calls = 0
+        self._key: Hashable = None
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._values: dict[str, Tensor] = {}
+        self._cost = 0
+
+    def __call__(self, key: Hashable) -> dict[str, Tensor]:
+        """One step; the values returned are overwritten by the next."""
+        self._calls += 1
+        if not self._enabled or self._calls <= WARM_UP:
+            return self._step()
+        if self._graph is None or key != self._key:
+            self._record(key)
+        if self._graph is None:
+            return self._step()
+        self._graph.replay()
+        self._target.energy_calls += self._cost
+        return self._values
+
+    def _record(self, key: Hashable) -> None:
+        self._graph, self._values = None, {}
+        graph, before = torch.cuda.CUDAGraph(), self._target.energy_calls
+        graph.register_generator_state(self._generator)
+        try:
+            with torch.cuda.graph(graph):
+                values = self._step()
+        except Exception as error:  # whatever went wrong, the plain step still works
+            warnings.warn(
+                f"the training step could not be recorded as a CUDA graph and runs more slowly without ({error})",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            self._enabled = False
+            torch.cuda.synchronize()
+        else:
+            self._cost = self._target.energy_calls - before
+            self._graph, self._key, self._values = graph, key, values
+        self._target.energy_calls = before
