@@ -95,13 +95,14 @@ def test_folders_are_made_unique_and_never_overwritten(capsys):
 
 def test_options_go_over_a_recipe():
     command = ["train", "--recipe", "fast/gbrbm", "--method", "egm", *TINY, "--evaluate", "false", "--role", "smoke"]
-    changed = ["--time_limit", "0.2", "--learning_rate", "0.002", "--paths.v", "VP", "--concurrent", "2"]
-    assert main([*command, *changed, "--symbol_loss", "cross-entropy", "--out", "a"]) == 0
-    config, recipe = config_of("a"), egm.recipes.load("fast/gbrbm", "egm")
+    recipe = egm.recipes.load("fast/gbrbm", "egm")
+    changed = ["--time_limit", "0.2", "--learning_rate", "0.00123", "--paths.v", "VP", "--concurrent", "2"]
+    assert main([*command, *changed, "--inner_steps", str(recipe["inner_steps"]), "--out", "a"]) == 0
+    config = config_of("a")
     assert config["time_limit"] == 0.2
     assert config["steps"] is None
     assert config["paths"]["v"] == "VP()"
-    assert config["learning_rate"] == 0.002
+    assert config["learning_rate"] == 0.00123
     assert config["inner_steps"] == recipe["inner_steps"]
     notes = config["notes"]
     assert notes["recipe"] == "fast/gbrbm"
@@ -109,7 +110,7 @@ def test_options_go_over_a_recipe():
     assert notes["concurrent"] == 2
     assert notes["paper"] == {"e_w1": [0.33, 0.02], "x_w2": [0.63, 0.1]}
     assert notes["overrides"] == {
-        **{"batch_size": 8, "energy_network": "MLP(width=8)", "evaluation_size": 20, "learning_rate": 0.002},
+        **{"batch_size": 8, "energy_network": "MLP(width=8)", "evaluation_size": 20, "learning_rate": 0.00123},
         **{"network": "MLP(width=8)", "paths.v": "VP", "proposals": 4, "refresh": 16, "sample_steps": 4},
         "time_limit": 0.2,
     }
