@@ -201,7 +201,7 @@ def _trainer(
     loop = {name: config[name] for name in TrainingOptions.__dataclass_fields__}
     options, _ = split_options(loop)
     target = method.energy.target
-    scored = target.reference_kind is not None and (out is not None or options.evaluate_every > 0)
+    scored = target.reference_kind is not None and options.evaluate_every > 0
     return Trainer(
         method,
         sampler,

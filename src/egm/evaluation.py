@@ -95,7 +95,7 @@ def evaluate(
         }
         for name in names
     }
-    config = sampler.config
+    config, body = sampler.config, getattr(sampler.network, "body", sampler.network)
     return {
         "target": repr(target),
         "method": config.get("method"),
@@ -105,7 +105,7 @@ def evaluate(
         "metrics": scores,
         "log_z_exact": target.log_z,
         "eval_energy_calls": eval_calls,
-        "symmetries": [],
+        "symmetries": list(getattr(body, "symmetries", ())),
         "dtype": config.get("dtype"),
         "hardware": hardware(device),
         "torch": torch.__version__,

@@ -51,9 +51,10 @@ def write_results(
         peak: GiB of GPU memory while training; by default what an earlier record of the run says.
     """
     run = RunDirectory(folder)
-    state = run.read_state("cpu") or {}
+    rows = run.read_metrics()
+    cost = rows[-1] if rows else {}
     notes = sampler.config.get("notes") or {}
-    earlier = run.read_results() or {}
+    earlier, started = run.read_results() or {}, run.last_start()
     record = {
         "target": comparison["target"],
         "method": comparison["method"],
@@ -67,15 +68,22 @@ def write_results(
         **dict.fromkeys(("resampled", "ess", "log_z", "log_z_stderr")),
         "log_z_exact": comparison["log_z_exact"],
         **dict.fromkeys(("elbo", "eubo")),
-        "train_seconds": state.get("seconds"),
+        "train_seconds": _number(cost.get("seconds")),
         "concurrent": notes.get("concurrent", 1),
-        "steps": state.get("step"),
-        "energy_calls": state.get("energy_calls"),
-        "score_calls": state.get("score_calls"),
+        "steps": _number(cost.get("step")),
+        "energy_calls": _number(cost.get("energy_calls")),
+        "score_calls": _number(cost.get("score_calls")),
         "eval_energy_calls": comparison["eval_energy_calls"],
         "peak_memory_gib": earlier.get("peak_memory_gib") if peak is None else peak,
-        **{name: comparison[name] for name in ("symmetries", "dtype", "hardware", "torch", "commit")},
+        **{name: comparison[name] for name in ("symmetries", "dtype")},
+        **{name: started.get(name) for name in ("hardware", "torch", "commit")},
         "command": notes.get("command"),
     }
     run.write_results(record)
     return record
+
+
+def _number(text: str | None) -> float | int | None:
+    if not text:
+        return None
+    return int(text) if text.isdigit() else float(text)

@@ -48,6 +48,9 @@ class Body(nn.Module, ABC):
     Final layers are zero, so an untrained body returns zeros.
     """
 
+    symmetries: tuple[str, ...] = ()
+    """What the network is equivariant to by construction; recorded with every result."""
+
     def __init__(self, space: Space, outputs: Mapping[str, tuple[int, ...]]) -> None:
         super().__init__()
         self.space = space

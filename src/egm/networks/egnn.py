@@ -29,6 +29,8 @@ FARTHEST = 6.0
 class EGNN(Body):
     """`depth` rounds of messages between all pairs of particles, with `width` features."""
 
+    symmetries = ("permutation", "rotation", "reflection")
+
     def __init__(
         self, space: Space, outputs: Mapping[str, tuple[int, ...]], *, width: int = 64, depth: int = 4
     ) -> None:

@@ -25,6 +25,8 @@ from egm.spaces import Categorical, Space, State
 class LatticeConv(Body):
     """`depth` blocks of `width` channels with a `kernel` × `kernel` neighbourhood (odd)."""
 
+    symmetries = ("translation",)
+
     def __init__(
         self,
         space: Space,

@@ -24,8 +24,9 @@ class TrainingOptions:
         sample_steps: steps of one simulation.
         solver: how to simulate; "auto" reveals one site at a time on purely masked spaces ("first-hitting") and follows
             bridges otherwise.
-        log_every, checkpoint_every, evaluate_every: gradient steps between lines of the log, checkpoints and
-            evaluations against the reference (0: only at the end; no evaluation where there is no reference).
+        log_every: gradient steps between lines of the log.
+        checkpoint_every: gradient steps between checkpoints; one is always written at the end.
+        evaluate_every: gradient steps between evaluations against the target's reference, 0 for none.
         evaluation_size: draws of one evaluation.
     """
 
@@ -52,6 +53,6 @@ class TrainingOptions:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("checkpoint_every", "evaluate_every"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name} counts steps and must be at least 0 (0: only at the end)")
+                raise ValueError(f"{name} counts steps and must be at least 0, got {getattr(self, name)}")
         if not 0 <= self.ema < 1:
             raise ValueError(f"ema is the decay of a running average and lies in [0, 1), got {self.ema}")

@@ -68,6 +68,11 @@ class RunDirectory:
         starts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
         self._write("environment.json", json.dumps([*starts, environment()], indent=1).encode())
 
+    def last_start(self) -> dict[str, Any]:
+        """Where and with what the run was last started or resumed."""
+        file = self.folder / "environment.json"
+        return json.loads(file.read_text(encoding="utf-8"))[-1] if file.is_file() else {}
+
     # ------------------------------------------------------------------ progress
 
     def save(self, state: dict[str, Any], config: dict[str, Any], network: nn.Module) -> None:
@@ -98,15 +103,21 @@ class RunDirectory:
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Add a line to `metrics.csv`, flushed; a new column rewrites the file with it."""
         file = self.folder / "metrics.csv"
-        rows = self.read_metrics()
-        columns = list(rows[0]) if rows else []
+        columns = self._metrics_columns()
         if set(row) <= set(columns):
             with file.open("a", newline="", encoding="utf-8") as stream:
                 csv.DictWriter(stream, columns).writerow(row)
                 stream.flush()
                 os.fsync(stream.fileno())
             return
-        self._write_metrics([*columns, *(name for name in row if name not in columns)], [*rows, row])
+        self._write_metrics([*columns, *(name for name in row if name not in columns)], [*self.read_metrics(), row])
+
+    def _metrics_columns(self) -> list[str]:
+        file = self.folder / "metrics.csv"
+        if not file.is_file():
+            return []
+        with file.open(newline="", encoding="utf-8") as stream:
+            return next(csv.reader(stream), [])
 
     def read_metrics(self) -> list[dict[str, str]]:
         """The lines of `metrics.csv`."""
@@ -117,9 +128,9 @@ class RunDirectory:
             return list(csv.DictReader(stream))
 
     def forget_metrics_after(self, step: int) -> None:
-        """Drop lines later than a step: a resumed run writes them again."""
+        """Drop lines later than a checkpoint's step, and its evaluation: a resumed run writes them again."""
         rows = self.read_metrics()
-        kept = [row for row in rows if int(row["step"]) <= step]
+        kept = [row for row in rows if int(row["step"]) < step or (int(row["step"]) == step and not row.get("e_w1"))]
         if len(kept) < len(rows):
             self._write_metrics(list(rows[0]), kept)
 

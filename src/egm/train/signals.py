@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -40,4 +40,36 @@ def stop_on_signals() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def held_back() -> Iterator[Callable[[], None]]:
+    """Hold an interrupt back until the function that this gives is called: a step is never torn apart.
+
+    A second interrupt goes through at once. Only handlers that someone has set are held back, in the main thread.
+    """
+    pending: list[tuple[int, FrameType | None]] = []
+    handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        pending.append((number, frame))
+        if len(pending) > 1:
+            handlers[number](number, frame)
+
+    def deliver() -> None:
+        if pending:
+            number, frame = pending[0]
+            handlers[number](number, frame)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            if callable(handler):
+                handlers[number] = handler
+                signal.signal(number, hold)
+    try:
+        yield deliver
+    finally:
+        for number, handler in handlers.items():
             signal.signal(number, handler)

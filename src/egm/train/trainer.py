@@ -24,6 +24,7 @@ from egm.train.capture import CapturedStep
 from egm.train.options import TrainingOptions
 from egm.train.progress import Progress
 from egm.train.run_directory import RunDirectory
+from egm.train.signals import held_back
 
 
 class Trainer:
@@ -69,6 +70,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(groups, weight_decay=decay, fused=on_gpu, capturable=on_gpu)
         self.captured = CapturedStep(self.gradient_step, self.generator, method.energy.target)
         self.step, self.seconds, self._began = 0, 0.0, time.monotonic()
+        self.score_is_due = False  # a checkpoint is written before the evaluation that belongs to it
         self.pending: dict[str, Tensor] = {}  # sums of what is logged, since the last line
         self.pending_steps = 0
 
@@ -77,9 +79,12 @@ class Trainer:
     def train(self) -> None:
         """Train until the limit is reached; on an interrupt, save and pass it on."""
         self._began = time.monotonic() - self.seconds
-        with self.progress:
+        with self.progress, held_back() as deliver_interrupt:
+            if self.score_is_due:
+                self.score()
             try:
                 while not self.finished():
+                    deliver_interrupt()
                     if self.step % self.options.inner_steps == 0:
                         self.method.energy.check()
                         self.buffer.add(self.sampler.latent(self.options.refresh, generator=self.generator))
@@ -92,8 +97,10 @@ class Trainer:
             except KeyboardInterrupt:
                 self.save()
                 raise
+            self.log()
             self.save()
-            self.score()
+            if self.options.evaluate_every:
+                self.score()
 
     def gradient_step(self) -> dict[str, Tensor]:
         """End points from the buffer, the method's loss, a step of AdamW; returns what to log."""
@@ -172,6 +179,7 @@ class Trainer:
             "step": self.step,
             "seconds": round(self.seconds, 2),
             "energy_calls": target.energy_calls,
+            "score_calls": target.score_calls,
             "learning_rate": float(self.optimizer.param_groups[0]["lr"]),
             **values,
         }
@@ -217,3 +225,5 @@ class Trainer:
         self.buffer.load_state_dict(state["buffer"])
         self.generator.set_state(state["generator"].cpu())
         self.pending, self.pending_steps = state["pending"], state["pending_steps"]
+        every = self.options.evaluate_every
+        self.score_is_due = bool(every) and self.step % every == 0 and not self.finished()
