@@ -200,7 +200,7 @@ def test_huge_energies_do_not_overflow():
 def test_limits_are_named():
     path, processes = uniform_line()
     x_t = {"x": torch.zeros(1000, 1)}
-    with pytest.raises(ValueError, match=r"memory=1000 bytes is too small: 128 proposals .* raise memory"):
+    with pytest.raises(ValueError, match=r"memory=1000 bytes is too small: 64 proposals .* raise memory"):
         estimate(lambda x, r: x["x"].sum(-1), path, processes, x_t, 0.5, count=64, memory=1000)
     with pytest.raises(ValueError, match="count must be at least 1, got 0"):
         estimate(lambda x, r: x["x"].sum(-1), path, processes, x_t, 0.5, count=0)

@@ -133,13 +133,14 @@ def chunk_size(processes: Mapping[str, Process[Any]], x_t: State, *, count: int,
     each += extra
     if each == 0:
         raise ValueError("the batch of states is empty")
-    blocks = memory // (each * DRAW_TOGETHER)
+    block = min(count, DRAW_TOGETHER)
+    blocks = memory // (each * block)
     if blocks < 1:
         raise ValueError(
-            f"memory={memory} bytes is too small: {DRAW_TOGETHER} proposals for this batch take {each * DRAW_TOGETHER};"
+            f"memory={memory} bytes is too small: {block} proposals for this batch take {each * block};"
             " raise memory or lower the batch size"
         )
-    return min(count, int(blocks) * DRAW_TOGETHER)
+    return min(count, int(blocks) * block)
 
 
 def _over(values: Tensor, like: Tensor) -> Tensor:
