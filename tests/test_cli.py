@@ -12,9 +12,10 @@ import pytest
 
 import egm
 from cli_cases import ISING, OWN, TINY, config_of, results_of
-from egm.build import NETWORKS, PATHS, PROCESSES, TARGETS
+from egm.build import PATHS, PROCESSES, TARGETS
 from egm.cli import main
 from egm.methods.egm import EGMOptions
+from egm.networks import NETWORKS
 from egm.train.options import TrainingOptions
 
 RECORD = {

@@ -21,7 +21,7 @@ from egm import paths, processes, targets
 from egm.energy_model import EnergyModel
 from egm.expressions import describe, evaluate, nearest
 from egm.methods.egm import EGM, EGMOptions, default_t_min
-from egm.networks import EGNN, MLP, LatticeConv, Preconditioned, ResidualMLP, Scalar, default_body
+from egm.networks import NETWORKS, LatticeConv, Preconditioned, Scalar, default_body
 from egm.networks.base import Body
 from egm.paths.product import AnyPath, ProductPath
 from egm.processes.base import Process
@@ -40,7 +40,6 @@ PROCESSES = {
     "Jump": processes.Jump,
     "DiscreteJump": processes.DiscreteJump,
 }
-NETWORKS: dict[str, type[Body]] = {"MLP": MLP, "ResidualMLP": ResidualMLP, "LatticeConv": LatticeConv, "EGNN": EGNN}
 TARGETS: dict[str, type[Target]] = {
     name: getattr(targets, name) for name in targets.__all__ if name not in ("Target", "EnergyError")
 }

@@ -1,4 +1,4 @@
-"""Which network a space gets, networks by name, and what a user's module may and may not return."""
+"""Which network a space gets, and what a user's module may and may not return."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 
 from egm import targets
-from egm.networks import EGNN, MLP, NETWORKS, LatticeConv, ResidualMLP, Scalar, default_network, find_network, predict
+from egm.networks import EGNN, MLP, LatticeConv, ResidualMLP, Scalar, default_body, predict
 from egm.paths import ProductPath
 from egm.processes import DiscreteJump, Flow, Jump
 from egm.spaces import Categorical, Real, Space, State
@@ -41,31 +41,11 @@ DESIGN = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
 )
 def test_default_network(space, body):
     outputs = denoiser_outputs(space)
-    network = default_network(space, outputs, width=8, depth=1)
-    assert type(network) is body
+    assert default_body(space) is body
+    network = body(space, outputs, width=8, depth=1)
     assert (network.width, network.depth) == (8, 1)
     state = ProductPath(space).prior_sample((2,), 0.5, generator=torch.Generator().manual_seed(0))
     assert {n: tuple(x.shape[1:]) for n, x in network(state, torch.rand(2)).items()} == outputs
-
-
-def test_default_network_refuses_unknown_options():
-    with pytest.raises(
-        ValueError, match=r"ResidualMLP has no option 'witdh'; did you mean 'width'\?; it has width, depth"
-    ):
-        default_network(MIXED, denoiser_outputs(MIXED), witdh=3)
-
-
-def test_networks_by_name():
-    assert {name: find_network(name) for name in NETWORKS} == {
-        "mlp": MLP,
-        "residual-mlp": ResidualMLP,
-        "lattice-conv": LatticeConv,
-        "egnn": EGNN,
-    }
-    with pytest.raises(ValueError, match=r"unknown network 'enn'; did you mean 'egnn'\?; there are mlp, residual-mlp"):
-        find_network("enn")
-    with pytest.raises(ValueError, match="unknown network 'transformer'; there are mlp"):
-        find_network("transformer")
 
 
 class Answer(nn.Module):

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from egm import recipes
-from egm.build import NETWORKS, PATHS, PROCESSES, SCHEDULES, TARGETS
+from egm.build import PATHS, PROCESSES, SCHEDULES, TARGETS
 from egm.cli.parsing import Parser
 from egm.cli.tables import show
 from egm.expressions import nearest
+from egm.networks import NETWORKS
 from egm.targets.base import Target
 
 METHODS = {

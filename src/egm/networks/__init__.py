@@ -5,7 +5,7 @@ from egm.networks.egnn import EGNN
 from egm.networks.lattice import LatticeConv
 from egm.networks.mlp import MLP, ResidualMLP
 from egm.networks.precondition import Preconditioned
-from egm.networks.registry import NETWORKS, default_body, default_network, find_network
+from egm.networks.registry import NETWORKS, default_body
 
 __all__ = [
     "EGNN",
@@ -18,7 +18,5 @@ __all__ = [
     "ResidualMLP",
     "Scalar",
     "default_body",
-    "default_network",
-    "find_network",
     "predict",
 ]
