@@ -25,6 +25,7 @@ from egm.train.run_directory import RunDirectory
 from egm.train.signals import Stopped
 
 LIMITS = ("steps", "time_limit")
+EVALUATE_EVERY = 1000  # where exact draws cost nothing; an MCMC reference may take long to make
 PARTS = ("network", "energy_network")
 
 
@@ -66,6 +67,7 @@ def _start(argv: list[str]) -> int:
         "command": f"egm train {shlex.join(argv)}",
     }
     options = {key: values[key] for key in (*OPTIONS, *PARTS) if key in given or key in recipe}
+    options.setdefault("evaluate_every", EVALUATE_EVERY if target.reference_kind == "exact" else 0)
     limits = {key: values[key] for key in LIMITS if key in given} or {k: recipe[k] for k in LIMITS if k in recipe}
     print(f"training {target!r} by {method}; the run is kept in {folder}", file=sys.stderr)
     return _run(

@@ -26,7 +26,8 @@ class TrainingOptions:
             bridges otherwise.
         log_every: gradient steps between lines of the log.
         checkpoint_every: gradient steps between checkpoints; one is always written at the end.
-        evaluate_every: gradient steps between evaluations against the target's reference, 0 for none.
+        evaluate_every: gradient steps between evaluations against the target's reference, 0 for none (on the command
+            line 1000 where the reference is exact).
         evaluation_size: draws of one evaluation.
     """
 
