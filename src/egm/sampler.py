@@ -15,6 +15,7 @@ from egm.networks import predict
 from egm.paths.discrete import Masked
 from egm.paths.product import ProductPath
 from egm.processes.base import Process
+from egm.processes.diffusion import Diffusion
 from egm.simulate import first_hitting, simulate, time_grid
 from egm.spaces import Space, State
 from egm.targets.base import Target
@@ -88,9 +89,7 @@ class Sampler:
             return predict(self.network, self.processes, x_t, t)
 
         masked_only = all(isinstance(path, Masked) for path in self.path.paths.values())
-        solver = self.solver
-        if solver == "auto":
-            solver = "first-hitting" if masked_only and steps is None else "bridge"
+        solver = self._choose_solver(masked_only and steps is None) if self.solver == "auto" else self.solver
         where: dict[str, Any] = {"generator": generator, "dtype": self.dtype, "device": self.device}
         grid = time_grid(steps or self.steps, start=0.0 if masked_only else self.t_min)
         training = self.network.training
@@ -101,6 +100,15 @@ class Sampler:
             return simulate(predictor, self.path, self.processes, n, grid=grid, solver=solver, **where)
         finally:
             self.network.train(training)
+
+    def _choose_solver(self, reveal: bool) -> SolverChoice:
+        """First hitting where it can be; Euler for diffusions, whose bridge narrows the law by what the denoiser does
+        not know (`Diffusion.step` without its error); otherwise bridges."""
+        if reveal:
+            return "first-hitting"
+        diffuses = any(isinstance(process, Diffusion) for process in self.processes.values())
+        start = torch.tensor(self.t_min, dtype=torch.float64)
+        return "euler" if diffuses and all(p.finite_at(start) for p in self.processes.values()) else "bridge"
 
     def save(self, folder: str | FilePath) -> None:
         """Write `config.yaml` and `model.safetensors`, from which `egm.load` makes this sampler again."""
