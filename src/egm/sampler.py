@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -16,7 +16,7 @@ from egm.paths.discrete import Masked
 from egm.paths.product import ProductPath
 from egm.processes.base import Process
 from egm.processes.diffusion import Diffusion
-from egm.simulate import first_hitting, simulate, time_grid
+from egm.simulate import Solver, first_hitting, simulate, time_grid
 from egm.spaces import Space, State
 from egm.targets.base import Target
 from egm.train.options import SolverChoice
@@ -101,9 +101,10 @@ class Sampler:
         finally:
             self.network.train(training)
 
-    def _choose_solver(self, reveal: bool) -> SolverChoice:
+    def _choose_solver(self, reveal: bool) -> Solver | Literal["first-hitting"]:
         """First hitting where it can be; Euler for diffusions, whose bridge narrows the law by what the denoiser does
-        not know (`Diffusion.step` without its error); otherwise bridges."""
+        not know (`Diffusion.step` without its error); otherwise bridges.
+        """
         if reveal:
             return "first-hitting"
         diffuses = any(isinstance(process, Diffusion) for process in self.processes.values())

@@ -22,8 +22,8 @@ class TrainingOptions:
         ema, ema_start: decay of the running average of the network that draws are made with, and the share of training
             after which averaging begins; ema = 0 switches it off.
         sample_steps: steps of one simulation.
-        solver: how to simulate; "auto" reveals one site at a time on purely masked spaces ("first-hitting"), takes Euler
-            steps where a variable diffuses, and follows bridges otherwise.
+        solver: how to simulate; "auto" reveals one site at a time on purely masked spaces ("first-hitting"), takes
+            Euler steps where a variable diffuses, and follows bridges otherwise.
         log_every: gradient steps between lines of the log.
         checkpoint_every: gradient steps between checkpoints; one is always written at the end.
         evaluate_every: gradient steps between evaluations against the target's reference, 0 for none (on the command
