@@ -12,6 +12,7 @@ from torch import nn
 from egm.build import (
     DTYPES,
     METHODS,
+    checked_option,
     default_energy_body,
     make_body,
     make_config,
@@ -85,6 +86,10 @@ def fit(
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
         raise ValueError(f"dtype must be one of {list(DTYPES)}, got {dtype}")
+    if (seed := checked_option("seed", seed, int)) < 0:
+        raise ValueError(f"seed must be at least 0, got {seed}")
+    if steps is None and time_limit is None:
+        time_limit = DEFAULT_SECONDS
     path = make_path(target.space, paths or {})
     chosen = make_processes(path, processes or {})
     outputs = {name: process.output_shape for name, process in chosen.items()}
@@ -99,8 +104,7 @@ def fit(
         if method == "egm-bs"
         else None,
         options=given,
-        steps=steps,
-        time_limit=DEFAULT_SECONDS if steps is None and time_limit is None else time_limit,
+        **_limits(steps, time_limit),
         seed=seed,
         device=str(where),
         dtype=name,
@@ -133,7 +137,7 @@ def resume(
     run = RunDirectory(out)
     config = run.read_config()
     if steps is not None or time_limit is not None:
-        config |= {"steps": steps, "time_limit": time_limit}
+        config |= _limits(steps, time_limit)
     where = _device(device or config["device"])
     sampler = make_sampler(config, _target_of(config, target), network=network, device=where)
     trainer = _trainer(config, sampler, energy_network, out=out, progress=progress)
@@ -195,7 +199,7 @@ def _trainer(
     progress: bool,
 ) -> Trainer:
     for limit in ("steps", "time_limit"):
-        if config[limit] is not None and config[limit] <= 0:
+        if config[limit] is not None and not config[limit] > 0:
             raise ValueError(f"{limit} must be positive, got {config[limit]}")
     method = make_method(config, sampler, energy_network=energy_network)
     loop = {name: config[name] for name in TrainingOptions.__dataclass_fields__}
@@ -222,10 +226,17 @@ def _train(trainer: Trainer) -> Sampler:
         raise
     except KeyboardInterrupt:
         if trainer.run_directory is not None:
-            folder = trainer.run_directory.folder
-            print(f"\nstopped and saved; continue with: egm train --resume {folder}")
+            folder, own = trainer.run_directory.folder, trainer.sampler.config["target"].startswith("user: ")
+            command = f"egm.resume({str(folder)!r}, target=...)" if own else f"egm train --resume {folder}"
+            print(f"\nstopped and saved; continue with: {command}")
     trainer.sampler.network.eval()
     return trainer.sampler
+
+
+def _limits(steps: int | None, time_limit: float | None) -> dict[str, int | float | None]:
+    """The limits of a run as plain numbers."""
+    seconds = checked_option("time_limit", time_limit, float | None)
+    return {"steps": checked_option("steps", steps, int | None), "time_limit": seconds}
 
 
 def _device(device: torch.device | str | None) -> torch.device:
@@ -245,4 +256,5 @@ def _expression(
     """How a network is written in a configuration, with all its options."""
     if isinstance(network, nn.Module):
         return f"user: {type(network).__name__}"
-    return describe(make_body(target.space, outputs, network or default))
+    with torch.random.fork_rng(devices=[]):  # the parameters of this one are not used
+        return describe(make_body(target.space, outputs, network or default))

@@ -93,7 +93,7 @@ def make_processes(path: ProductPath, given: Mapping[str, str | type | Process[A
         choice = given.get(name, "Diffusion" if isinstance(variable, Real) else "DiscreteJump")
         if isinstance(choice, str):
             choice = evaluate(choice, {k: partial(cls, path[name]) for k, cls in PROCESSES.items()}, kind="a process")
-        elif isinstance(choice, type):
+        elif isinstance(choice, type) and choice in PROCESSES.values():
             choice = choice(path[name])
         if not isinstance(choice, Process):
             raise TypeError(f"the process of '{name}' must be one of {list(PROCESSES)}, got {choice!r}")
@@ -127,11 +127,11 @@ def split_options(options: Mapping[str, Any]) -> tuple[TrainingOptions, EGMOptio
     chosen: dict[type, dict[str, Any]] = {group: {} for group in groups}
     for name, value in options.items():
         known = nearest(name, names, kind="an option")
-        chosen[names[known]][known] = _checked_option(known, value, get_type_hints(names[known])[known])
+        chosen[names[known]][known] = checked_option(known, value, get_type_hints(names[known])[known])
     return TrainingOptions(**chosen[TrainingOptions]), EGMOptions(**chosen[EGMOptions])
 
 
-def _checked_option(name: str, value: Any, hint: Any) -> Any:
+def checked_option(name: str, value: Any, hint: Any) -> Any:
     """The value as the type that an option is declared with; raises if it is of another one."""
     kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     if value is None and NoneType in kinds:
@@ -212,6 +212,8 @@ def make_method(config: Mapping[str, Any], sampler: Sampler, *, energy_network: 
     energy_model = None
     if config["method"] == "egm-bs":
         if energy_network is None:
+            if (text := config["energy_network"]).startswith("user:"):
+                raise ValueError(f"the run has an energy network of its own ({text[6:]}); pass it as energy_network=")
             with _seeded(config["seed"] + 1):
                 body = make_body(sampler.space, {"energy": ()}, config["energy_network"])
                 energy_network = Scalar(Preconditioned(body, sampler.path))

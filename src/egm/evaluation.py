@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -34,14 +35,13 @@ def quick_scores(target: Target, n: int) -> Callable[[Sampler, int], dict[str, f
     floors: dict[str, float] = {}
 
     def score(sampler: Sampler, seed: int) -> dict[str, float]:
-        calls = target.energy_calls
         names = [name for name in metrics_of(target) if name != "x_w2"]
-        if not floors:
-            floors.update({f"{name}_floor": floor(name, target, n, pairs=QUICK_PAIRS).mean for name in names})
-        draws = _on_cpu(sampler.sample(n, seed=seed).state)
-        reference = target.exact_sample(n, seed=derive_seed(seed, 1))
-        values = {name: find_metric(name)(target, draws, reference) for name in names}
-        target.energy_calls = calls  # what evaluation costs is not training
+        with _not_counted(target):
+            if not floors:
+                floors.update({f"{name}_floor": floor(name, target, n, pairs=QUICK_PAIRS).mean for name in names})
+            draws = _on_cpu(sampler.sample(n, seed=seed).state)
+            reference = target.exact_sample(n, seed=derive_seed(seed, 1))
+            values = {name: find_metric(name)(target, draws, reference) for name in names}
         return {**values, **floors}
 
     return score
@@ -71,21 +71,20 @@ def evaluate(
     target = target or sampler.target
     if target is None:
         raise ValueError("the sampler was loaded without its target; pass target=")
-    calls = target.energy_calls, target.score_calls
     names = list(metrics or metrics_of(target))
     values: dict[str, list[float]] = {name: [] for name in names}
     device = sampler.device
-    for repeat in range(repeats):
-        draws = _on_cpu(sampler.sample(n, seed=derive_seed(seed, 2 * repeat)).state)
-        reference = target.exact_sample(n, seed=derive_seed(seed, 2 * repeat + 1))
-        for name in names:
-            values[name].append(find_metric(name)(target, draws, reference))
-    floors = {
-        name: floor(name, target, n, pairs=min(floor_pairs, ASSIGNMENT_PAIRS) if name == "x_w2" else floor_pairs)
-        for name in names
-    }
-    eval_calls = target.energy_calls - calls[0]
-    target.energy_calls, target.score_calls = calls
+    with _not_counted(target) as before:
+        for repeat in range(repeats):
+            draws = _on_cpu(sampler.sample(n, seed=derive_seed(seed, 2 * repeat)).state)
+            reference = target.exact_sample(n, seed=derive_seed(seed, 2 * repeat + 1))
+            for name in names:
+                values[name].append(find_metric(name)(target, draws, reference))
+        floors = {
+            name: floor(name, target, n, pairs=min(floor_pairs, ASSIGNMENT_PAIRS) if name == "x_w2" else floor_pairs)
+            for name in names
+        }
+        eval_calls = target.energy_calls - before
     scores = {
         name: {
             "mean": float(np.mean(values[name])),
@@ -111,6 +110,16 @@ def evaluate(
         "torch": torch.__version__,
         "commit": commit(),
     }
+
+
+@contextmanager
+def _not_counted(target: Target) -> Iterator[int]:
+    """What evaluation costs is not training: the target's counts are put back, whatever happens."""
+    calls = target.energy_calls, target.score_calls
+    try:
+        yield calls[0]
+    finally:
+        target.energy_calls, target.score_calls = calls
 
 
 def _on_cpu(state: State) -> State:

@@ -25,6 +25,8 @@ def evaluate(text: str, names: Mapping[str, Callable[..., Any]], *, kind: str) -
         tree = ast.parse(text.strip(), mode="eval").body
     except SyntaxError:
         tree = ast.Name(text.strip())
+    except (RecursionError, MemoryError):
+        raise ValueError(f"'{text.strip()[:40]}…' does not describe {kind}: it is nested too deeply") from None
     if isinstance(tree, ast.BinOp):  # a bare name with hyphens, such as residual-mlp
         tree = ast.Name(text.strip())
     return _evaluate(tree, names, kind, text)
@@ -54,6 +56,8 @@ def _evaluate(tree: ast.expr, names: Mapping[str, Callable[..., Any]], kind: str
         function = names[nearest(tree.func.id, names, kind=kind)]
         positional = [_argument(a, names, kind, text) for a in tree.args]
         keywords = {k.arg: _argument(k.value, names, kind, text) for k in tree.keywords if k.arg is not None}
+        if len(keywords) < len(tree.keywords):
+            raise ValueError(f"{text!r} gives an argument twice or through **; write each one once, by its name")
         _check_arguments(function, positional, keywords, text)
         return function(*positional, **keywords)
     raise ValueError(f"{text!r} does not describe {kind}; write a name with its arguments, such as Name(option=1.0)")
@@ -64,7 +68,7 @@ def _argument(tree: ast.expr, names: Mapping[str, Callable[..., Any]], kind: str
         return _evaluate(tree, names, kind, text)
     try:
         return ast.literal_eval(tree)
-    except ValueError:
+    except (ValueError, TypeError):  # TypeError: a list as the key of a dict
         raise ValueError(f"the arguments in {text!r} must be literals or calls of {sorted(names)}") from None
 
 

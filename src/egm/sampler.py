@@ -91,7 +91,7 @@ class Sampler:
         masked_only = all(isinstance(path, Masked) for path in self.path.paths.values())
         solver = self._choose_solver(masked_only and steps is None) if self.solver == "auto" else self.solver
         where: dict[str, Any] = {"generator": generator, "dtype": self.dtype, "device": self.device}
-        grid = time_grid(steps or self.steps, start=0.0 if masked_only else self.t_min)
+        grid = time_grid(self.steps if steps is None else steps, start=0.0 if masked_only else self.t_min)
         training = self.network.training
         self.network.eval()
         try:

@@ -27,7 +27,8 @@ class SingleSite:
 
     Attributes:
         table: p(x_1^i = y | x_t), [..., *shape, n], zero at the sites that were not looked at.
-        sites: how many masked sites each of those looked at stands for, [..., *shape]; the others are zero.
+        sites: how many masked sites each of those looked at stands for, [..., *shape]; the others are zero, and so are
+            sites at which no symbol has a density.
         energy: E_t(x_t) from its neighbours, a mean over the sites looked at, [...]; +inf where no site is masked.
     """
 
@@ -74,9 +75,12 @@ def single_site(
     kappa = part.kappa(part.over_batch(t, x)).to(log_w.dtype)
     each = -torch.logsumexp(log_w, 0) - (torch.log1p(-kappa) - torch.log(kappa))  # [count, b]
     looked = real.sum(1)
-    mean = torch.where(real.T, each, 0.0).sum(0) / looked.clamp(min=1)
-    tables = torch.softmax(log_w, 0).permute(2, 1, 0) * real[..., None]
-    share = (masked.sum(1) / looked.clamp(min=1))[:, None] * real
+    # Where every neighbour has zero density so has x_t (or t = 0), and there is no table.
+    empty = log_w.amax(0) == -torch.inf
+    mean = torch.where(real.T, each.masked_fill(empty, torch.inf), 0.0).sum(0) / looked.clamp(min=1)
+    said = real & ~empty.T
+    tables = torch.softmax(log_w.masked_fill(empty, 0.0), 0).permute(2, 1, 0) * said[..., None]
+    share = (masked.sum(1) / looked.clamp(min=1))[:, None] * said
     table = torch.zeros(*flat.shape, n, dtype=tables.dtype, device=x.device)
     table = table.scatter(1, chosen[..., None].expand(*chosen.shape, n), tables)
     sites = torch.zeros(flat.shape, dtype=tables.dtype, device=x.device).scatter(1, chosen, share.to(tables.dtype))

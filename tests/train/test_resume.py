@@ -1,11 +1,12 @@
 """A run that is stopped and resumed repeats an uninterrupted one, bit by bit."""
 
-import math
+from typing import Any
 
 import pytest
 import torch
 
 import egm
+from egm import targets
 from egm.train.run_directory import RunDirectory
 from egm.train.trainer import Trainer
 from training import (
@@ -22,6 +23,7 @@ from training import (
 )
 
 STEPS = 40
+RUN: dict[str, Any] = {**SMALL, "steps": STEPS, "evaluate_every": 16}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,7 @@ def whole(tmp_path_factory):
     def run(space: str, method: str):
         if (space, method) not in made:
             made[space, method] = folder / f"{space}-{method}"
-            egm.fit(SPACES[space](), method, steps=STEPS, out=made[space, method], evaluate_every=16, **SMALL)
+            egm.fit(SPACES[space](), method, out=made[space, method], **RUN)
         return made[space, method]
 
     return run
@@ -40,23 +42,203 @@ def whole(tmp_path_factory):
 
 @pytest.mark.parametrize("method", ["egm", "egm-bs"])
 @pytest.mark.parametrize("space", SPACES)
-# Before the first checkpoint (10) and line (7); at a refresh (12); with an evaluation due (16); at a checkpoint, where
-# averages begin (20); at none of them; twice, while averages run and at the last step but one.
-@pytest.mark.parametrize("stops", [(1,), (12,), (16,), (20,), (25,), (33, 39)])
+# Before the first checkpoint (10) and line (7); before a refresh (12) and at no boundary (25); where an evaluation is
+# due (16); at a checkpoint just before averages begin (20) and near the end.
+@pytest.mark.parametrize("stops", [(1,), (12, 25), (16,), (20, 39)])
 def test_interrupted_runs_resume_bit_by_bit(tmp_path, monkeypatch, capsys, whole, space, method, stops):
     reference = whole(space, method)
     interrupt_during(monkeypatch, *stops)
-    run = tmp_path / "run"
-    sampler = egm.fit(SPACES[space](), method, steps=STEPS, out=run, evaluate_every=16, **SMALL)
+    sampler = egm.fit(SPACES[space](), method, out=tmp_path, **RUN)
     for stop in stops:
-        assert state_of(run)["step"] == stop
-        assert f"egm train --resume {run}" in capsys.readouterr().out
-        assert_same(sampler.network.state_dict(), egm.load(run).network.state_dict())
-        sampler = egm.resume(run, progress=False)
-    assert state_of(run)["step"] == STEPS
-    assert_same_runs(run, reference)
-    assert len(RunDirectory(run).read_metrics()) == 6 + 3  # lines at 7, 14, …, 35, 40; evaluations at 16, 32, 40
-    averaged = STEPS / 2 + 1  # from step 20 on
-    assert int(state_of(run)["average"]["n_averaged"]) == averaged
+        assert state_of(tmp_path)["step"] == stop
+        assert f"egm train --resume {tmp_path}" in capsys.readouterr().out
+        assert_same(sampler.network.state_dict(), egm.load(tmp_path).network.state_dict())
+        sampler = egm.resume(tmp_path, progress=False)
+    state = state_of(tmp_path)
+    assert state["step"] == STEPS
+    assert_same_runs(tmp_path, reference)
+    # The runs are as eventful as they should be: lines at 7, 14, …, 35, 40, evaluations at 16, 32, 40, a full buffer,
+    # averages of the network over half of the run and of E^φ over 70 %.
+    assert len(metrics_of(tmp_path)) == 6 + 3
+    assert all(len(x) == SMALL["buffer"] for x in state["buffer"]["states"].values())
+    assert int(state["average"]["n_averaged"]) == 0.5 * STEPS
     if method == "egm-bs":
-        assert int(state_of(run)["modules"]["energy_average"]["n_averaged"]) == STEPS * 0.7 + 1
+        assert int(state["modules"]["energy_average"]["n_averaged"]) == 0.7 * STEPS
+
+
+def test_a_run_without_a_checkpoint_begins_again(tmp_path, whole):
+    egm.fit(SPACES["mixed"](), "egm-bs", out=tmp_path, **RUN)
+    for name in ("checkpoint.pt", "model.safetensors"):  # what a kill early on leaves: a configuration and some lines
+        (tmp_path / name).unlink()
+    egm.resume(tmp_path, progress=False)
+    assert_same_runs(tmp_path, whole("mixed", "egm-bs"))
+
+
+# ---------------------------------------------------------------------- interrupts at awkward moments
+
+
+def test_an_interrupt_in_the_last_step_is_not_lost(tmp_path, monkeypatch):
+    """All is saved, and whoever set a handler is told: a command would go on to evaluate for minutes otherwise."""
+    interrupt_during(monkeypatch, 5)
+    scored = []
+    trainer = make_trainer(
+        SPACES["mixed"](), steps=5, run=RunDirectory(tmp_path), evaluate_every=5,
+        evaluate=lambda sampler, seed: scored.append(seed) or {"e_w1": 1.0},
+    )  # fmt: skip
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert state_of(tmp_path)["step"] == 5
+    assert [row["step"] for row in metrics_of(tmp_path)] == ["5"]
+    assert scored == []
+
+
+def test_a_second_interrupt_leaves_no_torn_step_behind(tmp_path, monkeypatch, whole):
+    """It goes through at once, here between the optimiser and the averages: that state must not be saved."""
+    plain, armed = Trainer.update_averages, [True]
+
+    def update_averages(self):
+        if self.step == 24 and armed:
+            armed.clear()
+            raise KeyboardInterrupt
+        plain(self)
+
+    monkeypatch.setattr(Trainer, "update_averages", update_averages)
+    egm.fit(SPACES["mixed"](), "egm-bs", out=tmp_path, **RUN)
+    assert not armed
+    assert state_of(tmp_path)["step"] == 20
+    egm.resume(tmp_path, progress=False)
+    assert_same_runs(tmp_path, whole("mixed", "egm-bs"))
+
+
+def test_an_interrupt_inside_an_evaluation(tmp_path, monkeypatch, whole):
+    """The energies that it had asked for are not training's, and the evaluation is made up for."""
+    plain, asked = targets.JointMoG._exact_sample, []
+
+    def exact_sample(self, n, seed):
+        asked.append(n)
+        if len(asked) == 5:  # in the middle of the floor
+            raise KeyboardInterrupt
+        return plain(self, n, seed)
+
+    monkeypatch.setattr(targets.JointMoG, "_exact_sample", exact_sample)
+    egm.fit(SPACES["mixed"](), "egm-bs", out=tmp_path, **RUN)
+    assert state_of(tmp_path)["step"] == 16
+    egm.resume(tmp_path, progress=False)
+    assert_same_runs(tmp_path, whole("mixed", "egm-bs"))
+
+
+def test_an_interrupt_inside_the_progress(tmp_path):
+    """The line that was being shown is in the log, once."""
+
+    def stop(row):
+        if row["step"] == 14:
+            raise KeyboardInterrupt
+
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    make_trainer(SPACES["mixed"](), steps=25, run=RunDirectory(whole)).train()
+    interrupted = make_trainer(SPACES["mixed"](), steps=25, run=RunDirectory(run), progress=Recorder(stop))
+    with pytest.raises(KeyboardInterrupt):
+        interrupted.train()
+    resumed = make_trainer(SPACES["mixed"](), steps=25, run=RunDirectory(run))
+    resumed.load_state_dict(RunDirectory(run).read_state("cpu") or {})
+    resumed.train()
+    assert_same_runs(run, whole)
+
+
+# ---------------------------------------------------------------------- extending a run
+
+
+def test_a_finished_run_can_be_extended(tmp_path):
+    egm.fit(SPACES["mixed"](), "egm-bs", out=tmp_path, **RUN)
+    before, lines, calls = state_of(tmp_path), metrics_of(tmp_path), int(state_of(tmp_path)["energy_calls"])
+    egm.resume(tmp_path, steps=100, progress=False)
+    after = state_of(tmp_path)
+    assert after["step"] == 100
+    assert RunDirectory(tmp_path).read_config()["steps"] == 100
+    assert metrics_of(tmp_path)[: len(lines) - 1] == lines[:-1]  # all but the evaluation at the end
+    assert [int(row["step"]) for row in metrics_of(tmp_path) if row["sampler_loss"]][6:] == [*range(42, 99, 7), 100]
+    assert after["energy_calls"] - calls == 60 * SMALL["batch_size"] * SMALL["proposals"]
+    # Averaging, once begun, goes on, although the longer run is now less than half (and 30 %…) through.
+    assert int(after["average"]["n_averaged"]) - int(before["average"]["n_averaged"]) == 60
+    average = [int(state["modules"]["energy_average"]["n_averaged"]) for state in (before, after)]
+    assert average[1] - average[0] == 60
+
+
+def test_a_finished_run_is_resumed_as_it_is(tmp_path):
+    egm.fit(SPACES["mixed"](), "egm", out=tmp_path, **RUN)
+    lines, state = metrics_of(tmp_path), state_of(tmp_path)
+    egm.resume(tmp_path, progress=False)
+    assert metrics_of(tmp_path) == lines
+    assert_same(state_of(tmp_path), state)
+
+
+def test_a_time_limit_counts_the_seconds_before(tmp_path):
+    """Also where the checkpoint has an evaluation due."""
+    options: dict[str, Any] = {
+        "time_limit": 100.0,
+        "run": RunDirectory(tmp_path),
+        "evaluate_every": 2,
+        "evaluate": lambda *_: {},
+    }
+    trainer = make_trainer(SPACES["mixed"](), **options)
+    state = {**trainer.state_dict(), "step": 2, "seconds": 60.0}
+    trainer.load_state_dict(state)
+    assert trainer.score_is_due
+    assert 60 <= trainer.seconds < 70
+    assert 0.6 <= trainer.progress_made() < 0.7
+    trainer.load_state_dict({**state, "seconds": 101.0})
+    assert trainer.finished()
+    assert not trainer.score_is_due
+
+
+# ---------------------------------------------------------------------- what is refused
+
+
+def test_resuming_with_another_target_or_space_is_refused(tmp_path):
+    built_in, own = tmp_path / "built-in", tmp_path / "own"
+    egm.fit(targets.Ising(3, 0.4), "egm", steps=1, out=built_in, **SMALL)
+    with pytest.raises(ValueError, match=r"made for Ising\(size=3, beta=0.4\), not for Ising\(size=3, beta=0.5\)"):
+        egm.resume(built_in, target=targets.Ising(3, 0.5), steps=2)
+    with pytest.raises(ValueError, match=r"made for Ising\(size=3, beta=0.4\), not for"):
+        egm.load(built_in, target=targets.Ising(4, 0.4))
+    egm.fit(own_target(), "egm", steps=1, out=own, **SMALL)
+    with pytest.raises(ValueError, match="pass it as target="):
+        egm.resume(own, steps=2)
+    with pytest.raises(ValueError, match="made for own, not for other"):
+        egm.resume(own, target=egm.Target(egm.Space(x=egm.Real(1)), lambda x: x.sum(-1), name="other"), steps=2)
+    wider = egm.Target(egm.Space(x=egm.Real(2)), lambda x: x.sum(-1), name="own")
+    with pytest.raises(ValueError, match=r"made for Space\(x=Real\(shape=\(1,\).*own has Space\(x=Real\(shape=\(2,"):
+        egm.resume(own, target=wider, steps=2)
+    for folder in (built_in, own):
+        assert state_of(folder)["step"] == 1
+        assert len(metrics_of(folder)) == 1
+    egm.resume(own, target=own_target(), steps=2, progress=False)
+    assert state_of(own)["step"] == 2
+
+
+def test_both_limits_and_none_that_is_positive_are_refused(tmp_path):
+    egm.fit(SPACES["mixed"](), "egm", steps=1, out=tmp_path, **SMALL)
+    limits: dict[str, Any]
+    for limits in ({"steps": 2, "time_limit": 1.0}, {"steps": -1}, {"time_limit": 0}):
+        with pytest.raises(ValueError, match=r"one of them|must be positive"):
+            egm.resume(tmp_path, progress=False, **limits)
+
+
+def test_a_folder_that_holds_a_run_is_left_alone(tmp_path):
+    egm.fit(SPACES["mixed"](), "egm", steps=1, out=tmp_path, **SMALL)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(FileExistsError, match=f"--resume {tmp_path}.*another folder"):
+        egm.fit(SPACES["mixed"](), "egm", steps=2, out=tmp_path, **SMALL)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+    with pytest.raises(FileNotFoundError, match="not a run"):
+        egm.resume(tmp_path / "nowhere")
+
+
+def test_checkpoints_hold_tensors_and_numbers_alone(tmp_path):
+    egm.fit(SPACES["mixed"](), "egm-bs", out=tmp_path, **RUN)
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert set(state) == {
+        *("step", "seconds", "energy_calls", "score_calls", "modules", "average", "optimizer", "buffer", "generator"),
+        *("pending", "pending_steps"),
+    }
+    assert set(state["modules"]) == {"network", "energy_model", "energy_average"}

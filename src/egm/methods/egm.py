@@ -12,6 +12,8 @@ Times are stratified and ascending, so which states have t + ε ≥ 1 is known w
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -31,6 +33,7 @@ from egm.processes.jump import Jump
 from egm.single_site import single_site
 from egm.spaces import State
 from egm.train.guard import EnergyGuard
+from egm.train.options import check_numbers
 
 T_MAX = 1 - 1e-3  # the last time that is trained on: at t = 1 the state is its own end point
 
@@ -85,12 +88,18 @@ class EGMOptions:
     forward_looking: bool | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.epsilon < 1:
-            raise ValueError(f"epsilon is a step in time and lies between 0 and 1, got {self.epsilon}")
+        if not 1 - T_MAX < self.epsilon < 1:  # a shorter step would never reach the target's energy
+            raise ValueError(f"epsilon is a step in time and lies between {1 - T_MAX:.3g} and 1, got {self.epsilon}")
         if self.proposals < 1 or self.sites < 1:
             raise ValueError(f"proposals and sites must be at least 1, got {self.proposals} and {self.sites}")
         if self.t_min is not None and not 0 <= self.t_min < T_MAX:
             raise ValueError(f"t_min must lie in [0, {T_MAX}), got {self.t_min}")
+        if self.clip_energy is not None and not math.isfinite(self.clip_energy):
+            raise ValueError(f"clip_energy must be a finite number, or None for no clipping, got {self.clip_energy}")
+        check_numbers(
+            self, positive=("clip_estimate", "memory", "energy_learning_rate"),
+            non_negative=("lambda_disc", "lambda_cont"), decays=("energy_ema",), shares=("energy_ema_start",),
+        )  # fmt: skip
 
 
 class EGM:
@@ -173,7 +182,8 @@ class EGM:
 
     def after_step(self, progress: float) -> None:
         """Update the running average; `progress` is the share of training that is done."""
-        if self.energy_model is not None and self.average is not None and progress >= self.options.energy_ema_start:
+        begun = self.averaging or progress >= self.options.energy_ema_start
+        if self.energy_model is not None and self.average is not None and begun:
             self.average.update_parameters(self.energy_model.network)
 
     def times(self, n: int, generator: torch.Generator) -> tuple[Tensor, int]:
@@ -221,8 +231,13 @@ class EGM:
         tables, sites = {n: k.table for n, k in known.items()}, {n: k.sites for n, k in known.items()}
         bootstrapped = self.options.energy_target == "bootstrap"
         if len(masked) == len(self.processes) and bootstrapped:
-            neighbours = next(iter(known.values())).energy
-            return Estimate(tables, neighbours, torch.ones_like(neighbours)), sites, neighbours
+            # A variable without masked sites says nothing (+inf); the others may.
+            target = functools.reduce(lambda a, b: torch.where(a < torch.inf, a, b), (k.energy for k in known.values()))
+            if self.energy_model is not None and not self.energy_model.forward_looking:
+                # Neighbours tie E^φ to itself alone; what ties it to the target is its energy at late times.
+                end = self._estimate(self.energy, x_t, t, slice(far, None), generator=generator)
+                target = torch.cat([target[:far], end.energy])
+            return Estimate(tables, target, torch.ones_like(target)), sites, target
         if len(masked) == len(self.processes):
             end = self._estimate(self.energy, x_t, t, slice(None), generator=generator)
             return Estimate(tables, end.energy, end.ess), sites, end.energy

@@ -44,8 +44,10 @@ class ReplayBuffer:
         return {"states": {name: x[: self.filled] for name, x in self._states.items()}, "next": self._next}
 
     def load_state_dict(self, state: dict) -> None:
-        """Take over what `state_dict` gave; the capacity stays."""
+        """Take over what `state_dict` gave, each state in its old place; another capacity keeps the newest."""
         self._states, self._next, self.filled = {}, 0, 0
         if state["states"]:
-            self.add(state["states"])
-            self._next = state["next"]
+            oldest_first = {name: x.roll(-state["next"], 0) for name, x in state["states"].items()}
+            n = len(next(iter(oldest_first.values())))
+            self._next = (state["next"] - n) % self.capacity if n >= self.capacity else 0
+            self.add(oldest_first)

@@ -53,6 +53,8 @@ class CapturedStep:
         self._graph, self._values = None, {}
         graph, before = torch.cuda.CUDAGraph(), self._target.energy_calls
         graph.register_generator_state(self._generator)
+        generators = (self._generator, torch.cuda.default_generators[self._generator.device.index])
+        spares = [generator.clone_state() for generator in generators]
         try:
             with torch.cuda.graph(graph):
                 values = self._step()
@@ -64,6 +66,8 @@ class CapturedStep:
             )
             self._enabled = False
             torch.cuda.synchronize()
+            for generator, spare in zip(generators, spares, strict=True):
+                generator.graphsafe_set_state(spare)  # theirs may still be in the middle of the recording
         else:
             self._cost = self._target.energy_calls - before
             self._graph, self._key, self._values = graph, key, values

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,5 +57,29 @@ class TrainingOptions:
         for name in ("checkpoint_every", "evaluate_every"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} counts steps and must be at least 0, got {getattr(self, name)}")
-        if not 0 <= self.ema < 1:
-            raise ValueError(f"ema is the decay of a running average and lies in [0, 1), got {self.ema}")
+        check_numbers(
+            self, positive=("learning_rate", "clip_gradient"), non_negative=("final_learning_rate", "weight_decay"),
+            decays=("ema",), shares=("ema_start",),
+        )  # fmt: skip
+
+
+def check_numbers(
+    options: object,
+    *,
+    positive: Iterable[str] = (),
+    non_negative: Iterable[str] = (),
+    decays: Iterable[str] = (),
+    shares: Iterable[str] = (),
+) -> None:
+    """Raise unless the options of these names lie in their ranges; None passes, NaN and infinity do not."""
+    ranges = (
+        (positive, "must be positive", lambda x: 0 < x < math.inf),
+        (non_negative, "must not be negative", lambda x: 0 <= x < math.inf),
+        (decays, "is the decay of a running average and lies in [0, 1)", lambda x: 0 <= x < 1),
+        (shares, "is a share of training and lies in [0, 1]", lambda x: 0 <= x <= 1),
+    )
+    for names, requirement, holds in ranges:
+        for name in names:
+            value = getattr(options, name)
+            if value is not None and not holds(value):
+                raise ValueError(f"{name} {requirement}, got {value}")

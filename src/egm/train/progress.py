@@ -51,16 +51,17 @@ class Lines(Silent):
     """A line on stderr every few seconds, and for every evaluation."""
 
     def __init__(self) -> None:
-        self._began = self._last = time.monotonic()
-        self._first = 0.0
+        self._last = time.monotonic()
+        self._began: tuple[float, float] | None = None  # time and share at the first call: a run may be resumed
 
     def update(self, done: float, row: dict[str, Any]) -> None:
         """Print the line if it is time."""
         now = time.monotonic()
+        self._began = began, first = self._began or (now, done)
         if now - self._last < LINE_EVERY and "e_w1" not in row and done < 1:
             return
         self._last = now
-        left = f", {(now - self._began) / done * (1 - done):.0f} s left" if 0 < done < 1 else ""
+        left = f", {(now - began) / (done - first) * (1 - done):.0f} s left" if first < done < 1 else ""
         print(f"step {row['step']} ({done:.0%}{left})  {describe(row)}", file=sys.stderr, flush=True)
 
 

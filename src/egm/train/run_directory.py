@@ -120,19 +120,19 @@ class RunDirectory:
             return next(csv.reader(stream), [])
 
     def read_metrics(self) -> list[dict[str, str]]:
-        """The lines of `metrics.csv`."""
+        """The lines of `metrics.csv`, but for one that a crash cut short."""
         file = self.folder / "metrics.csv"
         if not file.is_file():
             return []
         with file.open(newline="", encoding="utf-8") as stream:
-            return list(csv.DictReader(stream))
+            return list(csv.DictReader(line for line in stream if line.endswith("\n")))
 
     def forget_metrics_after(self, step: int) -> None:
         """Drop lines later than a checkpoint's step, and its evaluation: a resumed run writes them again."""
-        rows = self.read_metrics()
+        rows, columns = self.read_metrics(), self._metrics_columns()
         kept = [row for row in rows if int(row["step"]) < step or (int(row["step"]) == step and not row.get("e_w1"))]
-        if len(kept) < len(rows):
-            self._write_metrics(list(rows[0]), kept)
+        if columns:
+            self._write_metrics(columns, kept)
 
     def write_results(self, record: dict[str, Any]) -> None:
         """Write `results.json`."""

@@ -45,7 +45,7 @@ def stop_on_signals() -> Iterator[None]:
 
 @contextmanager
 def held_back() -> Iterator[Callable[[], None]]:
-    """Hold an interrupt back until the function that this gives is called: a step is never torn apart.
+    """Hold an interrupt back until the function that this gives is called, or the end: a step is never torn apart.
 
     A second interrupt goes through at once. Only handlers that someone has set are held back, in the main thread.
     """
@@ -53,13 +53,14 @@ def held_back() -> Iterator[Callable[[], None]]:
     handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
 
     def hold(number: int, frame: FrameType | None) -> None:
-        pending.append((number, frame))
-        if len(pending) > 1:
+        if pending:
             handlers[number](number, frame)
+        else:
+            pending.append((number, frame))
 
     def deliver() -> None:
         if pending:
-            number, frame = pending[0]
+            number, frame = pending.pop()
             handlers[number](number, frame)
 
     if threading.current_thread() is threading.main_thread():
@@ -73,3 +74,4 @@ def held_back() -> Iterator[Callable[[], None]]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+    deliver()

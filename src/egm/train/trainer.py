@@ -70,6 +70,8 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(groups, weight_decay=decay, fused=on_gpu, capturable=on_gpu)
         self.captured = CapturedStep(self.gradient_step, self.generator, method.energy.target)
         self.step, self.seconds, self._began = 0, 0.0, time.monotonic()
+        self._counted_before = method.energy.target.energy_calls, method.energy.target.score_calls
+        self.between_steps = True  # whether the state is one that a run can go on from
         self.score_is_due = False  # a checkpoint is written before the evaluation that belongs to it
         self.pending: dict[str, Tensor] = {}  # sums of what is logged, since the last line
         self.pending_steps = 0
@@ -85,6 +87,7 @@ class Trainer:
             try:
                 while not self.finished():
                     deliver_interrupt()
+                    self.between_steps = False
                     if self.step % self.options.inner_steps == 0:
                         self.method.energy.check()
                         self.buffer.add(self.sampler.latent(self.options.refresh, generator=self.generator))
@@ -95,10 +98,12 @@ class Trainer:
                     self.report(values)
                 self.method.energy.check()
             except KeyboardInterrupt:
-                self.save()
+                if self.between_steps:
+                    self.save()
                 raise
             self.log()
             self.save()
+            deliver_interrupt()
             if self.options.evaluate_every:
                 self.score()
 
@@ -129,7 +134,8 @@ class Trainer:
         """The running averages of the energy model and of the network that draws are made with."""
         done = self.progress_made()
         self.method.after_step(done)
-        if self.options.ema and done >= self.options.ema_start:
+        # A run that is extended goes on averaging, although a smaller share of it is done.
+        if self.options.ema and (done >= self.options.ema_start or self.average.n_averaged > 0):
             self.average.update_parameters(self.method.network)
             self.sampler.network = self.average.module
 
@@ -151,6 +157,7 @@ class Trainer:
         for name, value in values.items():
             self.pending[name] = self.pending[name] + value if name in self.pending else value.clone()
         self.pending_steps += 1
+        self.between_steps = True
         every = self.options
         if self.step % every.log_every == 0:
             self.log()
@@ -162,9 +169,9 @@ class Trainer:
     def log(self) -> None:
         """Write the means since the last line."""
         if self.pending_steps:
-            means = torch.stack(list(self.pending.values())).double() / self.pending_steps
-            self.write(dict(zip(self.pending, means.tolist(), strict=True)))
-        self.pending, self.pending_steps = {}, 0
+            names, means = list(self.pending), torch.stack(list(self.pending.values())).double() / self.pending_steps
+            self.pending, self.pending_steps = {}, 0
+            self.write(dict(zip(names, means.tolist(), strict=True)))
 
     def score(self) -> None:
         """Evaluate against the reference, with random numbers of its own."""
@@ -173,19 +180,22 @@ class Trainer:
 
     def write(self, values: dict[str, float]) -> None:
         """One line of the log."""
-        target = self.method.energy.target
         self.seconds = time.monotonic() - self._began
         row = {
             "step": self.step,
             "seconds": round(self.seconds, 2),
-            "energy_calls": target.energy_calls,
-            "score_calls": target.score_calls,
+            **self.calls(),
             "learning_rate": float(self.optimizer.param_groups[0]["lr"]),
             **values,
         }
-        self.progress.update(self.progress_made(), row)
         if self.run_directory is not None:
             self.run_directory.append_metrics(row)
+        self.progress.update(self.progress_made(), row)
+
+    def calls(self) -> dict[str, int]:
+        """Energies and gradients that this run has asked its target for."""
+        target, (energies, scores) = self.method.energy.target, self._counted_before
+        return {"energy_calls": target.energy_calls - energies, "score_calls": target.score_calls - scores}
 
     def save(self) -> None:
         """Write a checkpoint, unless an energy went wrong since the last one."""
@@ -196,12 +206,10 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next step depends on."""
-        target = self.method.energy.target
         return {
             "step": self.step,
             "seconds": self.seconds,
-            "energy_calls": target.energy_calls,
-            "score_calls": target.score_calls,
+            **self.calls(),
             "modules": {name: module.state_dict() for name, module in self.method.modules().items()},
             "average": self.average.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -215,7 +223,8 @@ class Trainer:
         """Go on from what `state_dict` gave."""
         target = self.method.energy.target
         self.step, self.seconds = state["step"], state["seconds"]
-        target.energy_calls, target.score_calls = state["energy_calls"], state["score_calls"]
+        self._began = time.monotonic() - self.seconds
+        self._counted_before = target.energy_calls - state["energy_calls"], target.score_calls - state["score_calls"]
         for name, module in self.method.modules().items():
             module.load_state_dict(state["modules"][name])
         self.average.load_state_dict(state["average"])

@@ -1,0 +1,223 @@
+"""Evaluation: exact draws score at the floor and untrained ones do not; draws are fresh; nothing is left behind."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import egm
+from egm import targets
+from egm.draws import Draws
+from egm.evaluation import metrics_of, quick_scores
+from egm.metrics import floor
+from egm.targets.base import Target
+from egm.train.run_directory import commit
+from training import SMALL, make_trainer, own_target
+
+RECORD = {
+    *("target", "method", "seed", "n", "repeats", "metrics", "log_z_exact", "eval_energy_calls", "symmetries"),
+    *("dtype", "hardware", "torch", "commit"),
+}
+
+
+class FakeSampler:
+    """Draws by a function of (n, seed), and keeps the seeds."""
+
+    def __init__(self, target, draw=None):
+        self.target, self.space, self.draw, self.seeds = target, target.space, draw or target.exact_sample, []
+        self.config = {"method": "fake", "seed": 17, "dtype": "float32"}
+        self.device, self.network = torch.device("cpu"), SimpleNamespace(symmetries=("mirror",))
+
+    def sample(self, n, *, seed):
+        self.seeds.append(seed)
+        return Draws(self.space, self.draw(n, seed=seed))
+
+
+def fake(target: Target, draw: Any = None) -> Any:
+    """Stands in for a `Sampler`."""
+    return FakeSampler(target, draw)
+
+
+def reference_law(target):
+    """What an untrained sampler draws."""
+    return lambda n, seed: target.space.reference_sample(n, generator=torch.Generator().manual_seed(seed))
+
+
+# ---------------------------------------------------------------------- exact draws and others
+
+
+@pytest.mark.parametrize("target", [targets.Ising(3, 0.4), targets.GBRBM()], ids=repr)
+def test_exact_draws_score_at_the_floor_and_untrained_ones_do_not(target):
+    n, repeats = 150, 20
+    record = egm.evaluate(fake(target), n=n, repeats=repeats, floor_pairs=200, seed=1)
+    worse = egm.evaluate(fake(target, reference_law(target)), n=n, repeats=repeats, floor_pairs=200, seed=1)
+    assert list(record["metrics"]) == metrics_of(target)
+    for name, score in record["metrics"].items():
+        assert 0.8 * score["floor"] < score["mean"] <= 1.25 * score["floor"], name
+        assert worse["metrics"][name]["mean"] > 2 * score["floor"], name
+        assert worse["metrics"][name]["floor"] == score["floor"]
+
+
+def test_an_untrained_network_draws_the_reference_law():
+    """So the fake above is what it says, up to the steps of the simulation."""
+    target = targets.Ising(3, 0.4)
+    untrained = make_trainer(target, steps=1).sampler
+    record = egm.evaluate(untrained, n=500, repeats=3, floor_pairs=5, metrics=["e_w1"])
+    expected = egm.evaluate(fake(target, reference_law(target)), n=500, repeats=3, floor_pairs=5)
+    scores = [r["metrics"]["e_w1"] for r in (record, expected)]
+    assert scores[0]["mean"] == pytest.approx(scores[1]["mean"], rel=0.1)
+    assert record["method"] == "egm"
+    assert untrained.network.training  # as it was
+
+
+# ---------------------------------------------------------------------- the record
+
+
+def test_the_record_is_what_results_are_made_of():
+    target = targets.GBRBM()
+    record = egm.evaluate(fake(target), n=40, repeats=3, floor_pairs=4)
+    assert set(record) == RECORD
+    assert (record["target"], record["method"], record["seed"]) == ("GBRBM()", "fake", 17)
+    assert (record["n"], record["repeats"]) == (40, 3)
+    assert record["log_z_exact"] == target.log_z
+    assert record["symmetries"] == ["mirror"]
+    assert (record["dtype"], record["torch"], record["commit"]) == ("float32", torch.__version__, commit())
+    for score in record["metrics"].values():
+        assert list(score) == ["mean", "std", "floor", "floor_pairs"]
+        assert score["floor_pairs"] == 4
+
+
+def test_mean_and_spread_are_over_the_repeats():
+    """With draws and references known, so are their distances."""
+    target = targets.GBRBM()
+    sampler = fake(target)
+    record = egm.evaluate(sampler, n=30, repeats=4, floor_pairs=2, seed=9, metrics=["e_w1"])
+    references = _reference_seeds(target, n=30, repeats=4, seed=9)
+    values = []
+    for draw, reference in zip(sampler.seeds, references, strict=True):
+        pair = [target.energy(**target.exact_sample(30, seed=seed)).sort().values for seed in (draw, reference)]
+        values.append(float((pair[0] - pair[1]).abs().double().mean()))
+    score = record["metrics"]["e_w1"]
+    assert score["mean"] == pytest.approx(np.mean(values), rel=1e-4)
+    assert score["std"] == pytest.approx(np.std(values, ddof=1), rel=1e-4)
+    assert score["floor"] == floor("e_w1", target, 30, pairs=2).mean
+    single = egm.evaluate(sampler, n=30, repeats=1, floor_pairs=2, metrics=["e_w1"])["metrics"]["e_w1"]
+    assert single["std"] is None
+
+
+def _reference_seeds(target, *, n, repeats, seed):
+    """The seeds of the reference draws of an evaluation."""
+    seen, plain = [], target.exact_sample
+
+    def exact_sample(count, seed=0):
+        if count == n:  # floors draw pairs together, 2n at a time
+            seen.append(seed)
+        return plain(count, seed=seed)
+
+    target.exact_sample = exact_sample
+    try:
+        egm.evaluate(fake(target, plain), n=n, repeats=repeats, floor_pairs=2, seed=seed, metrics=["e_w1"])
+    finally:
+        del target.exact_sample
+    return seen
+
+
+def test_draws_and_references_are_fresh_in_every_repeat():
+    target = targets.GBRBM()
+    samplers = fake(target), fake(target), fake(target)
+    for sampler, seed in zip(samplers, (0, 0, 1), strict=True):
+        egm.evaluate(sampler, n=10, repeats=5, floor_pairs=2, seed=seed, metrics=["e_w1"])
+    references = _reference_seeds(target, n=10, repeats=5, seed=0)
+    assert len({*samplers[0].seeds, *references}) == 10  # never the same on both sides
+    assert samplers[1].seeds == samplers[0].seeds
+    assert not {*samplers[2].seeds} & {*samplers[0].seeds}
+
+
+def test_at_most_twenty_pairs_of_point_clouds():
+    target = targets.GBRBM()
+    record = egm.evaluate(fake(target), n=10, repeats=2, floor_pairs=30)
+    assert {name: score["floor_pairs"] for name, score in record["metrics"].items()} == {"e_w1": 30, "x_w2": 20}
+
+
+def test_the_cost_is_counted_apart_and_put_back():
+    target = targets.GBRBM()
+    target.energy_calls, target.score_calls = 5, 6
+    record = egm.evaluate(fake(target), n=10, repeats=3, floor_pairs=4, metrics=["e_w1"])
+    assert record["eval_energy_calls"] == 3 * 2 * 10 + 4 * 2 * 10
+    assert (target.energy_calls, target.score_calls) == (5, 6)
+    with pytest.raises(ValueError, match="unknown metric 'e_w9'"):
+        egm.evaluate(fake(target), n=10, repeats=3, metrics=["e_w1", "e_w9"])
+    assert (target.energy_calls, target.score_calls) == (5, 6)
+
+
+# ---------------------------------------------------------------------- which metrics
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (targets.Ising(3, 0.4), ["e_w1", "m_w1"]),
+        (targets.SpinGlass(3, 0, 0.4), ["e_w1", "m_w1"]),
+        (targets.Funnel(dim=2), ["e_w1", "x_w2"]),
+        (targets.GBRBM(), ["e_w1", "x_w2"]),
+        (targets.LJ13(), ["e_w1", "x_w2"]),
+        (egm.Target(egm.Space(s=egm.Categorical(3, 2)), lambda s: s.sum(-1).float()), ["e_w1"]),
+        (own_target(), ["e_w1", "x_w2"]),
+    ],
+    ids=repr,
+)
+def test_the_metrics_of_each_kind_of_target(target, expected):
+    assert metrics_of(target) == expected
+    assert target.energy_calls == 0
+
+
+def test_targets_without_a_reference_or_without_a_target():
+    sampler = egm.fit(own_target(), "egm", steps=1, **SMALL)
+    with pytest.raises(NotImplementedError, match="no exact sampler"):
+        egm.evaluate(sampler, n=10, repeats=2)
+    sampler.target = None
+    with pytest.raises(ValueError, match="loaded without its target; pass target="):
+        egm.evaluate(sampler)
+    other = fake(targets.GBRBM())
+    other.target = None
+    record = egm.evaluate(other, targets.GBRBM(), n=10, repeats=2, floor_pairs=2, metrics=["e_w1"])
+    assert record["target"] == "GBRBM()"
+
+
+# ---------------------------------------------------------------------- while training
+
+
+def test_quick_scores_are_distances_beside_their_floors():
+    target = targets.GBRBM()
+    target.energy_calls = 3
+    score = quick_scores(target, 200)
+    sampler = fake(target)
+    first, second = score(sampler, 1), score(sampler, 2)
+    assert list(first) == ["e_w1", "e_w1_floor"]  # W2 of points takes too long
+    assert first["e_w1_floor"] == second["e_w1_floor"] == floor("e_w1", target, 200, pairs=20).mean
+    assert first["e_w1"] != second["e_w1"]
+    assert score(sampler, 1) == first
+    assert sampler.seeds == [1, 2, 1]
+    means = np.mean([score(sampler, seed)["e_w1"] for seed in range(3, 23)])
+    assert 0.7 < means / first["e_w1_floor"] < 1.4
+    assert score(fake(target, reference_law(target)), 1)["e_w1"] > 3 * first["e_w1_floor"]
+    lattice = targets.Ising(3, 0.4)
+    assert list(quick_scores(lattice, 20)(fake(lattice), 0)) == ["e_w1", "m_w1", "e_w1_floor", "m_w1_floor"]
+
+
+def test_quick_scores_put_the_counts_back():
+    target = targets.GBRBM()
+    target.energy_calls, target.score_calls = 3, 4
+    score = quick_scores(target, 10)
+    score(fake(target), 1)
+    assert (target.energy_calls, target.score_calls) == (3, 4)
+
+    def interrupted(n, seed):
+        target.energy(**target.exact_sample(n))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        score(fake(target, interrupted), 1)
+    assert (target.energy_calls, target.score_calls) == (3, 4)

@@ -1,0 +1,144 @@
+"""Steps as CUDA graphs: never on the CPU; on a GPU the same numbers as plain steps, whatever happens in between."""
+
+import warnings
+
+import pytest
+import torch
+
+import egm
+from egm.targets.base import EnergyError
+from egm.train.capture import WARM_UP, CapturedStep
+from training import SPACES, Recorder, double_well, make_trainer, own_target
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")
+STEPS = 30
+# The buffer fills up at steps 1, 7 and 13 (16, 32, 40 of 40 states), averaging of E^φ begins after step 10.
+OPTIONS = {"steps": STEPS, "log_every": 1, "energy_ema_start": 0.3}
+
+
+def test_the_cpu_never_records(monkeypatch):
+    def refuse(*arguments):
+        raise AssertionError("a CUDA graph on the CPU")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", refuse)
+    target, calls = own_target(), []
+
+    def step():
+        calls.append(len(calls))
+        target.energy_calls += 7
+        return {"loss": torch.tensor(float(len(calls)))}
+
+    captured = CapturedStep(step, torch.Generator(), target)
+    values = [float(captured((n // 5, n > 3))["loss"]) for n in range(2 * WARM_UP + 4)]
+    assert values == list(range(1, 2 * WARM_UP + 5))
+    assert target.energy_calls == 7 * len(values)
+
+
+# ---------------------------------------------------------------------- on a GPU
+
+
+def train(target, method="egm-bs", *, plain: bool, then=lambda row: None, **options):
+    """The log and the trainer of a run whose steps are recorded, or plain."""
+    progress = Recorder(then)
+    trainer = make_trainer(target, method, device="cuda", progress=progress, **{**OPTIONS, **options})
+    if plain:
+        trainer.captured = lambda key: trainer.gradient_step()  # type: ignore[assignment]
+    trainer.train()
+    return progress.rows, trainer
+
+
+def assert_same_logs(a, b):
+    """To the rounding that thirty steps may carry on: sums on a GPU have no fixed order."""
+    assert [row["energy_calls"] for row in a] == [row["energy_calls"] for row in b]
+    for name in set(a[0]) - {"seconds", "energy_calls"}:
+        found, expected = ([row[name] for row in rows] for rows in (a, b))
+        assert found == pytest.approx(expected, rel=1e-3, abs=1e-4), name
+
+
+@pytest.fixture
+def recordings(monkeypatch):
+    """The keys for which steps were recorded."""
+    keys, plain = [], CapturedStep._record
+
+    def record(self, key):
+        keys.append(key)
+        plain(self, key)
+        assert self._graph is not None
+
+    monkeypatch.setattr(CapturedStep, "_record", record)
+    return keys
+
+
+@needs_cuda
+@pytest.mark.parametrize("method", ["egm", "egm-bs"])
+@pytest.mark.parametrize("space", SPACES)
+def test_recorded_steps_are_plain_steps(recordings, space, method):
+    """Also across new recordings, as the buffer fills and averaging begins; random numbers and all."""
+    expected, plain = train(SPACES[space](), method, plain=True)
+    assert recordings == []
+    found, trainer = train(SPACES[space](), method, plain=False)
+    assert_same_logs(found, expected)
+    assert torch.equal(trainer.generator.get_state(), plain.generator.get_state())
+    torch.testing.assert_close(
+        trainer.method.network.state_dict(), plain.method.network.state_dict(), rtol=1e-3, atol=1e-4
+    )
+    averaging = [(32, True)] if method == "egm-bs" else []
+    last = (40, method == "egm-bs")
+    assert recordings == [(16, False), (32, False), *averaging, last]
+
+
+@needs_cuda
+def test_losses_of_replayed_steps_move(recordings):
+    """A replay that drew the same random numbers again, or left the parameters alone, would repeat itself."""
+    rows, trainer = train(SPACES["mixed"](), plain=False, inner_steps=100, energy_ema_start=0.0)
+    assert len(recordings) == 1
+    assert len({row["sampler_loss"] for row in rows}) == STEPS
+    assert len({row["ess"] for row in rows}) == STEPS
+    rates = [row["learning_rate"] for row in rows]
+    assert rates == sorted(set(rates), reverse=True)
+    assert {int(x["step"]) for x in trainer.optimizer.state_dict()["state"].values()} == {STEPS}
+
+
+@needs_cuda
+def test_an_energy_that_waits_for_the_device_runs_without():
+    def waits(x):
+        return double_well(x) + 0.0 * float(x.sum())
+
+    expected, _ = train(own_target(waits), plain=True)
+    with pytest.warns(RuntimeWarning, match="could not be recorded as a CUDA graph") as caught:
+        found, trainer = train(own_target(waits), plain=False)
+    assert len([w for w in caught if issubclass(w.category, RuntimeWarning)]) == 1
+    assert_same_logs(found, expected)
+    assert trainer.step == STEPS
+    assert torch.rand(1, device="cuda").shape == (1,)  # the failed recording left torch's own generator usable
+
+
+@needs_cuda
+@pytest.mark.parametrize("bad", [float("nan"), -float("inf")])
+def test_an_illegal_energy_in_a_replayed_step_is_caught(recordings, bad):
+    poison = torch.zeros((), device="cuda")
+
+    def energy(x):
+        return torch.where(poison > 0, bad, double_well(x))
+
+    def spoil(row):
+        if row["step"] == 20:
+            poison.fill_(1.0)
+
+    with pytest.raises(EnergyError, match=r"the energy is (nan|-inf) at the state x=\["):
+        train(own_target(energy), plain=False, then=spoil, inner_steps=100)
+    assert len(recordings) == 2  # averaging begins; nothing else was recorded, so it was a replay that met it
+
+
+@needs_cuda
+def test_fit_records_on_a_gpu(recordings):
+    """From the outside: no warning, draws on the device."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sampler = egm.fit(
+            egm.targets.GBRBM(), steps=12, batch_size=16, proposals=8, refresh=32, device="cuda", progress=False
+        )
+    assert recordings
+    draws = sampler.sample(5, seed=0)
+    assert draws["v"].device.type == "cuda"
+    assert bool(torch.isfinite(draws["v"]).all())
