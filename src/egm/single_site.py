@@ -64,6 +64,8 @@ def single_site(
     real = masked.gather(1, chosen)
 
     symbols = torch.arange(n, device=x.device)[:, None, None, None].expand(n, count, batch, 1)
+    if not isinstance(counts := variable.counts(x), int):  # energies never see a symbol that a site cannot hold
+        symbols = torch.minimum(symbols, counts.flatten()[chosen].T[None, :, :, None] - 1)
     index = chosen.T[None, :, :, None].expand(n, count, batch, 1)
     neighbours = flat.expand(n, count, *flat.shape).scatter(-1, index, symbols).reshape(n, count, *x.shape)
     others = {k: v.expand(n, count, *v.shape) for k, v in x_t.items()}

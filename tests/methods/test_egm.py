@@ -115,7 +115,7 @@ COSTS = {
     ),
     "single-site-bootstrap": (
         {"bootstrap": "single-site", "sites": 4, "energy_target": "bootstrap"},
-        lambda far: (N - far) * K,
+        lambda far: (N - far) * K + 2 * 4 * N,  # late estimates, and neighbours that may be complete
         lambda far: 2 * 4 * N + N,  # a model that looks forward is the energy where nothing is masked
     ),
 }

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import egm.methods.egm as module
+from egm.energy_model import EnergyModel
 from egm.losses import variable_loss
 from egm.methods.egm import EGM, EGMOptions
 from egm.paths import ProductPath
@@ -137,6 +138,58 @@ def test_single_site_energies_come_from_any_variable_that_has_masked_sites():
     assert int((early & masked & (x_t["a"] < 2)).sum()) > 30
     assert bool((target[early & ~masked] == math.inf).all())
     torch.testing.assert_close(target[~early], exact[~early], rtol=0, atol=0.5)  # these by sampling
+
+
+class Wild(nn.Module):
+    """An energy network that says something, but not the truth."""
+
+    def __init__(self, axes):
+        super().__init__()
+        self.axes, self.slope = axes, nn.Parameter(torch.tensor(3.0))
+
+    def forward(self, x_t, t):
+        s = x_t["s"].flatten(-self.axes)
+        return self.slope * torch.sin(s * torch.arange(1.0, s.shape[-1] + 1)).sum(-1)
+
+
+UNEQUAL = torch.rand(2, 3, 4, generator=seeded(5)) * 3
+TIED = {
+    "looking-forward": TinyIsing(beta=0.8).target,
+    "not-looking-forward": Target(Space(s=Categorical([2, 3, 4])), lambda s: UNEQUAL[s[..., 0], s[..., 1], s[..., 2]]),
+}
+
+
+@pytest.mark.parametrize("target", TIED.values(), ids=TIED)
+def test_the_last_masked_site_follows_the_targets_energy_whatever_the_network_says(target, reached):
+    """Its neighbours are complete states, and of those the energy is known at every time: nothing is learned there.
+
+    The second target is a table, so it would also notice symbols that a site cannot hold.
+    """
+    n, variable = 600, target.space.categorical["s"]
+    path = ProductPath(target.space)
+    processes = {"s": DiscreteJump(path["s"])}  # type: ignore[arg-type]
+    method = EGM(
+        EnergyGuard(target), path, processes, Outputs(processes, n),
+        energy_model=EnergyModel(Wild(len(variable.shape)), path, target),
+        options=EGMOptions(proposals=4, epsilon=0.1, bootstrap="single-site", energy_target="bootstrap"),
+    )  # fmt: skip
+    method.losses({"s": variable.uniform((n,), generator=seeded())}, first=False, generator=seeded(1))
+    call = reached[id(processes["s"])]
+    x_t, table, looked = (call[k].reshape(n, variable.sites, -1) for k in ("x_t", "estimate", "sites"))
+    found = 0
+    for state, tables, sites in zip(x_t[..., 0], table, looked[..., 0], strict=True):
+        masked = state == variable.mask
+        if int(masked.sum()) != 1:
+            continue
+        site, found = int(masked.nonzero()), found + 1
+        counts = torch.as_tensor(variable.n).expand(variable.shape).flatten()
+        values = torch.arange(int(counts[site]))
+        neighbours = state.repeat(len(values), 1)
+        neighbours[:, site] = values
+        exact = torch.softmax(-target.energy(s=neighbours.reshape(-1, *variable.shape)), 0)
+        torch.testing.assert_close(tables[site, : len(values)], exact, rtol=1e-4, atol=1e-5)
+        assert float(sites[site]) == 1
+    assert found > 60
 
 
 def test_egm_estimates_from_the_targets_energy_alone(reached):

@@ -8,7 +8,7 @@ import torch
 
 import egm
 from egm.targets.base import EnergyError
-from training import SMALL, assert_same_runs, double_well, metrics_of, own_target, state_of
+from training import SMALL, assert_same_runs, double_well, make_trainer, metrics_of, own_target, state_of
 
 STEPS = 40
 NAN, INF = float("nan"), float("inf")
@@ -115,6 +115,19 @@ def test_an_energy_that_becomes_inf_everywhere_stops_too(tmp_path):
     with pytest.raises(EnergyError, match=r"\+inf \(zero density\) on every proposal.*loc and scale"):
         egm.fit(own_target(energy), "egm", steps=STEPS, out=tmp_path, **SMALL)
     assert state_of(tmp_path)["step"] == 10
+
+
+def test_states_whose_proposals_all_have_zero_density_teach_nothing():
+    """Their estimate is empty, not zero: the network must not be pulled there."""
+    finite = make_trainer(own_target(), steps=1)
+    walled = make_trainer(own_target(lambda x: torch.full_like(x[..., 0], INF)), steps=1)
+    for trainer, taught in ((finite, True), (walled, False)):
+        trainer.buffer.add(trainer.sampler.latent(16, generator=trainer.generator))
+        losses = trainer.gradient_step()
+        assert bool(losses["sampler_loss"] > 0) == taught
+        gradients = [p.grad for p in trainer.method.network.parameters() if p.grad is not None]
+        assert any(bool((g != 0).any()) for g in gradients) == taught
+        assert all(bool(torch.isfinite(g).all()) for g in gradients)
 
 
 @pytest.mark.parametrize("method", ["egm", "egm-bs"])

@@ -43,8 +43,8 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize("method", ["egm", "egm-bs"])
 @pytest.mark.parametrize("space", SPACES)
 # Before the first checkpoint (10) and line (7); before a refresh (12) and at no boundary (25); where an evaluation is
-# due (16); at a checkpoint just before averages begin (20) and near the end.
-@pytest.mark.parametrize("stops", [(1,), (12, 25), (16,), (20, 39)])
+# due (16); at a checkpoint just before averages begin (20), and before a refresh by the average (36).
+@pytest.mark.parametrize("stops", [(1,), (12, 25), (16,), (20, 36)])
 def test_interrupted_runs_resume_bit_by_bit(tmp_path, monkeypatch, capsys, whole, space, method, stops):
     reference = whole(space, method)
     interrupt_during(monkeypatch, *stops)

@@ -263,6 +263,17 @@ def test_evaluation_leaves_training_alone(method):
     assert kept == [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
 
 
+def test_each_evaluation_has_a_seed_of_its_own():
+    def seeds(seed):
+        given = []
+        evaluate = lambda sampler, seed: given.append(seed) or {"e_w1": 1.0}  # noqa: E731
+        make_trainer(SPACES["mixed"](), steps=4, seed=seed, evaluate_every=1, evaluate=evaluate).train()
+        return given
+
+    assert len({*seeds(0), *seeds(1)}) == 8
+    assert seeds(0) == seeds(0)
+
+
 def test_checkpoints_and_log_leave_training_alone(tmp_path):
     plain, _ = run(steps=15, checkpoint_every=0, log_every=15)
     run_directory = RunDirectory(tmp_path)

@@ -223,9 +223,7 @@ class EGM:
         """Tables of masked variables in the limit r → t; proposals for what is left."""
         masked = [name for name, path in self.path.paths.items() if isinstance(path, Masked)]
         known = {
-            name: single_site(
-                self._learned_energy, self.path, name, x_t, t, count=self.options.sites, generator=generator
-            )
+            name: single_site(self._site_energy, self.path, name, x_t, t, count=self.options.sites, generator=generator)
             for name in masked
         }
         tables, sites = {n: k.table for n, k in known.items()}, {n: k.sites for n, k in known.items()}
@@ -267,6 +265,21 @@ class EGM:
         if self.energy_model is None or self.average is None:
             raise ValueError("EGM has no energy model")
         return self.energy_model(x_r, r, network=self.average if self.averaging else None)
+
+    def _site_energy(self, x_t: State, t: Tensor) -> Tensor:
+        """E^φ of the single-site bootstrap; where that is all E^φ learns from, the target's energy of complete states.
+
+        Neighbours are compared at equal t: only complete states, E_t = E − log p_{t|1}(x_t | x_t), tie early times to
+        the target.
+        """
+        learned, paths = self._learned_energy(x_t, t), self.path.paths
+        masked = {name: (path, path.active(x_t[name])) for name, path in paths.items() if isinstance(path, Masked)}
+        looking = self.energy_model is not None and self.energy_model.forward_looking
+        if len(masked) < len(paths) or looking or self.options.energy_target == "direct":
+            return learned
+        hidden = functools.reduce(torch.logical_or, (path.sum_sites(sites) > 0 for path, sites in masked.values()))
+        complete = {name: x_t[name].masked_fill(sites, 0) for name, (_, sites) in masked.items()}
+        return torch.where(hidden, learned, self.energy(complete) - self.path.log_prob(x_t, x_t, t))
 
     @property
     def averaging(self) -> bool:
