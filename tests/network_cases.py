@@ -1,12 +1,15 @@
 """Every body on spaces it serves, with states that hold masks: a new body is covered by adding a line here."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
+from egm.declarations import cached_tensor
 from egm.networks import EGNN, MLP, Body, LatticeConv, ResidualMLP
 from egm.paths import ProductPath
 from egm.spaces import Categorical, Real, Space, State
@@ -67,3 +70,14 @@ def draw(space: Space, batch: tuple[int, ...], seed: int = 1) -> State:
     """Latent states half-way along the path, so that symbols are partly masked."""
     generator = torch.Generator().manual_seed(seed)
     return ProductPath(space).prior_sample(batch, 0.5, generator=generator, dtype=torch.float64)
+
+
+@contextmanager
+def fake_tensors() -> Iterator[FakeTensorMode]:
+    """Tensors without values, so that looking at one raises; constants cached meanwhile are forgotten."""
+    cached_tensor.cache_clear()
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            yield mode
+    finally:
+        cached_tensor.cache_clear()

@@ -5,13 +5,25 @@ import math
 
 import pytest
 import torch
-from torch._subclasses import FakeTensorMode
 
 from egm.networks import EGNN, MLP, LatticeConv, ResidualMLP
 from egm.networks.embeddings import TimeEmbedding
 from egm.spaces import Categorical, Real, Space
 from egm.targets import Ising
-from network_cases import BINS, BODIES, GRID, MIXED, ODD, PARTICLES, SYMBOLS, build, denoiser_outputs, draw, randomise
+from network_cases import (
+    BINS,
+    BODIES,
+    GRID,
+    MIXED,
+    ODD,
+    PARTICLES,
+    SYMBOLS,
+    build,
+    denoiser_outputs,
+    draw,
+    fake_tensors,
+    randomise,
+)
 
 CASES = pytest.mark.parametrize("case", BODIES)
 
@@ -103,7 +115,7 @@ def test_in_place_activations_have_the_right_gradient(case):
 def test_no_value_is_looked_at(case):
     """Fake tensors have no values, so anything that would make a GPU wait raises."""
     network, space = build(case), BODIES[case][1]
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    with fake_tensors() as mode:
         state = {name: mode.from_tensor(x) for name, x in draw(space, (3, 5)).items()}
         with pytest.raises(RuntimeError):
             bool(next(iter(state.values())).any())

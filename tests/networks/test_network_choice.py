@@ -3,14 +3,13 @@
 import pytest
 import torch
 from torch import nn
-from torch._subclasses import FakeTensorMode
 
 from egm import targets
 from egm.networks import EGNN, MLP, LatticeConv, ResidualMLP, Scalar, default_body, predict
 from egm.paths import ProductPath
 from egm.processes import DiscreteJump, Flow, Jump
 from egm.spaces import Categorical, Real, Space, State
-from network_cases import MIXED, denoiser_outputs, draw
+from network_cases import MIXED, denoiser_outputs, draw, fake_tensors
 
 PATH = ProductPath(MIXED)
 PROCESSES = {"v": Flow(PATH["v"]), "h": DiscreteJump(PATH["h"])}  # pyright: ignore[reportArgumentType]
@@ -114,7 +113,7 @@ def test_predict_knows_the_batch_of_a_jump_kernel():
 
 
 def test_predict_looks_at_no_value():
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    with fake_tensors() as mode:
         state: State = {name: mode.from_tensor(x) for name, x in draw(MIXED, (5,)).items()}
         assert predict(Answer(good()), PROCESSES, state, 0.5)["h"].shape == (5, 3, 2)
 
