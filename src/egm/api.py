@@ -177,7 +177,7 @@ def load(
 def _target_of(config: dict[str, Any], target: Target | None, *, required: bool = True) -> Target | None:
     """The target of a configuration: built in, or given and checked against it."""
     text = config["target"]
-    own = text.startswith("user: ") or ":" in text
+    own = ":" in text  # "user: …" or "module:function"
     if own and target is None and required:
         raise ValueError(f"the run's target ({text}) is not a built-in one; pass it as target=")
     if not own:
@@ -228,7 +228,8 @@ def _train(trainer: Trainer) -> Sampler:
         if trainer.run_directory is not None:
             folder, own = trainer.run_directory.folder, trainer.sampler.config["target"].startswith("user: ")
             command = f"egm.resume({str(folder)!r}, target=...)" if own else f"egm train --resume {folder}"
-            print(f"\nstopped and saved; continue with: {command}")
+            what = "stopped and saved" if trainer.between_steps else "stopped in a step; the last checkpoint is kept"
+            print(f"\n{what}; continue with: {command}")
     trainer.sampler.network.eval()
     return trainer.sampler
 

@@ -42,8 +42,7 @@ class EnergyModel(nn.Module):
         super().__init__()
         self.network = network
         self._path, self._target = path, target
-        self._masked = all(isinstance(part, Masked) for part in path.paths.values())
-        possible = target.has_partial_energy and self._masked
+        possible = target.has_partial_energy and all(isinstance(part, Masked) for part in path.paths.values())
         if forward_looking and not possible:
             raise ValueError(
                 f"forward_looking needs masked paths and a target with a partial energy; {target!r} on these paths has"
@@ -64,17 +63,7 @@ class EnergyModel(nn.Module):
         learned = self.offset + self.scale * (network or self.network)(x_t, t)
         with torch.no_grad():
             known = self.known(x_t, t)
-        return known + learned * self._unfinished(x_t) if self.forward_looking else known + learned
-
-    def _unfinished(self, x_t: State) -> Tensor:
-        """One where any site is masked, else zero, [...]."""
-        masked = [
-            (x_t[name] == variable.mask).flatten(x_t[name].ndim - len(variable.shape)).any(-1)
-            if variable.shape
-            else x_t[name] == variable.mask
-            for name, variable in self._path.space.categorical.items()
-        ]
-        return torch.stack(masked).any(0)
+        return known + learned * unfinished(self._path, x_t) if self.forward_looking else known + learned
 
     @torch.no_grad()
     def calibrate(self, x_t: State, t: Tensor, target: Tensor) -> None:
@@ -94,3 +83,9 @@ class EnergyModel(nn.Module):
         usable = torch.isfinite(target)
         error = (self(x_t, t) - torch.where(usable, target, 0.0)) / self.scale
         return torch.where(usable, error, 0.0).square().sum() / usable.sum().clamp(min=1)
+
+
+def unfinished(path: ProductPath, x_t: State) -> Tensor:
+    """Whether any site of a masked variable is still masked, bool [...]; the path has one at least."""
+    masked = {name: part for name, part in path.paths.items() if isinstance(part, Masked)}
+    return torch.stack([part.sum_sites(part.active(x_t[name])) > 0 for name, part in masked.items()]).any(0)

@@ -20,6 +20,7 @@ from egm.simulate import Solver, first_hitting, simulate, time_grid
 from egm.spaces import Space, State
 from egm.targets.base import Target
 from egm.train.options import SolverChoice
+from egm.train.run_directory import RunDirectory
 
 BATCH = 10_000
 
@@ -113,6 +114,4 @@ class Sampler:
 
     def save(self, folder: str | FilePath) -> None:
         """Write `config.yaml` and `model.safetensors`, from which `egm.load` makes this sampler again."""
-        from egm.train.run_directory import RunDirectory  # noqa: PLC0415  (that module knows samplers)
-
         RunDirectory(folder).save_sampler(self.config, self.network)

@@ -162,6 +162,13 @@ def test_bootstrapping_a_continuous_jump_is_refused():
     EGM(*arguments, energy_model=None, options=EGMOptions())
 
 
+def test_the_single_site_bootstrap_needs_a_masked_variable():
+    oracle = TinyIsing(Uniform)
+    with pytest.raises(ValueError, match=r"no variable follows a Masked path; use bootstrap='proposals'"):
+        method_of(oracle, 4, model=Exact(oracle), bootstrap="single-site")
+    method_of(oracle, 4, model=None, bootstrap="single-site")  # an option that EGM does not look at
+
+
 WALLED = {"flow": Flow, "diffusion": Diffusion, "jump": lambda path: Jump(path, bins=6)}
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from egm.energy_model import EnergyModel
+from egm.energy_model import EnergyModel, unfinished
 from egm.estimators import Estimate, Proposal, estimate
 from egm.losses import RealLoss, SymbolLoss, variable_loss
 from egm.paths.discrete import Masked
@@ -129,6 +129,12 @@ class EGM:
                 " that is consistent with the one for r = 1, so bootstrapping has nothing to average;"
                 " use method='egm', or a Flow or Diffusion"
             )
+        masked = any(isinstance(part, Masked) for part in path.paths.values())
+        if energy_model is not None and options.bootstrap == "single-site" and not masked:
+            raise ValueError(
+                "bootstrap='single-site' reveals masked sites and no variable follows a Masked path;"
+                " use bootstrap='proposals'"
+            )
         self.energy, self.path, self.processes, self.network = energy, path, processes, network
         self.energy_model, self.options = energy_model, options
         self.t_min = default_t_min(path) if options.t_min is None else options.t_min
@@ -161,7 +167,7 @@ class EGM:
         with torch.no_grad():
             got, sites, target = self._estimates(x_t, t, far, generator)
         output = self.network(x_t, t)
-        total, shown = torch.zeros((), device=t.device), {}
+        total = torch.zeros((), device=t.device)
         # States whose proposals all have zero density say nothing about the generator.
         weight = (got.ess > 0).to(t.dtype) * (t if self.options.time_weight == "t" else 1.0)
         for name, process in self.processes.items():
@@ -232,7 +238,7 @@ class EGM:
             # A variable without masked sites says nothing (+inf); the others may.
             target = functools.reduce(lambda a, b: torch.where(a < torch.inf, a, b), (k.energy for k in known.values()))
             if self.energy_model is not None and not self.energy_model.forward_looking:
-                # Neighbours tie E^φ to itself alone; what ties it to the target is its energy at late times.
+                # Complete neighbours tie E^φ to the target (`_site_energy`), and so does its energy at late times.
                 end = self._estimate(self.energy, x_t, t, slice(far, None), generator=generator)
                 target = torch.cat([target[:far], end.energy])
             return Estimate(tables, target, torch.ones_like(target)), sites, target
@@ -273,13 +279,12 @@ class EGM:
         the target.
         """
         learned, paths = self._learned_energy(x_t, t), self.path.paths
-        masked = {name: (path, path.active(x_t[name])) for name, path in paths.items() if isinstance(path, Masked)}
+        masked = {name: path.active(x_t[name]) for name, path in paths.items() if isinstance(path, Masked)}
         looking = self.energy_model is not None and self.energy_model.forward_looking
         if len(masked) < len(paths) or looking or self.options.energy_target == "direct":
             return learned
-        hidden = functools.reduce(torch.logical_or, (path.sum_sites(sites) > 0 for path, sites in masked.values()))
-        complete = {name: x_t[name].masked_fill(sites, 0) for name, (_, sites) in masked.items()}
-        return torch.where(hidden, learned, self.energy(complete) - self.path.log_prob(x_t, x_t, t))
+        complete = {name: x_t[name].masked_fill(sites, 0) for name, sites in masked.items()}
+        return torch.where(unfinished(self.path, x_t), learned, self.energy(complete) - self.path.log_prob(x_t, x_t, t))
 
     @property
     def averaging(self) -> bool:

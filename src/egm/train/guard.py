@@ -1,8 +1,8 @@
 """Watching energies for NaN and −inf without waiting for the device.
 
 Each batch of energies leaves a flag and the first offending state on the device; `check` reads them when the trainer
-stops anyway (before a refresh of the buffer, a checkpoint or a line of the log). Until then an illegal energy counts as
-+inf, a weight of zero, so it never reaches the networks.
+stops anyway (before a refresh of the buffer, before a checkpoint and at the end). Until then an illegal energy counts
+as +inf, a weight of zero, so it never reaches the networks.
 """
 
 from __future__ import annotations
