@@ -43,11 +43,13 @@ CELLS = [
     Cell("fast/jointmog", "egm", 120),
     Cell("fast/gbrbm", "egm-bs", 130),
     Cell("fast/jointdw4", "egm-bs", 150),
-    Cell("fast/ising5-b04", "egm-bs", 220),
-    Cell("fast/jointmog", "egm-bs", 320),
-    Cell("fast/ising10-b04", "egm-bs", 320, seeds=(0,)),
+    Cell("fast/ising5-b04", "egm-bs", 300),
+    Cell("fast/jointmog", "egm-bs", 450),
+    Cell("fast/ising10-b04", "egm", 120, (0,)),
+    Cell("fast/ising10-b04", "egm-bs", 450, (0,)),
+    Cell("fast/ising10-b04", "egm-bs", 450, (0,), "ablation", ("--epsilon", "0.03")),
     # without the symmetries of the equivariant network
-    Cell("fast/jointdw4", "egm", 60, (0,), "ablation", ("--network", "ResidualMLP(width=128, depth=6)")),
+    Cell("fast/jointdw4", "egm", 90, (0,), "ablation", ("--network", "ResidualMLP(width=128, depth=6)")),
 ]
 
 
