@@ -28,6 +28,7 @@ COMMON: dict[str, Any] = {
     "batch_size": 128,
     "proposals": 64,
     "epsilon": 0.2,
+    "energy_target": "direct",
     "learning_rate": 1e-2,
     "final_learning_rate": 3e-4,
     "energy_learning_rate": 1e-2,

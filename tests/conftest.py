@@ -1,5 +1,9 @@
 """Settings for every test: workers run side by side (pytest-xdist), so each keeps to one thread."""
 
+import signal
+
 import torch
 
 torch.set_num_threads(1)
+# A shell starts background jobs with interrupts ignored; tests of interrupts need Python's own handler there too.
+signal.signal(signal.SIGINT, signal.default_int_handler)

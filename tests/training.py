@@ -24,6 +24,7 @@ SPACES = {
 TINY: dict[str, Any] = {
     **{"batch_size": 8, "proposals": 4, "inner_steps": 6, "refresh": 16, "buffer": 40, "sample_steps": 4},
     **{"log_every": 7, "checkpoint_every": 10, "ema_start": 0.5, "energy_ema_start": 0.3, "evaluation_size": 20},
+    "energy_target": "direct",
 }
 NETWORKS: dict[str, Any] = {"network": "MLP(width=8)", "energy_network": "MLP(width=8)"}
 SMALL = {**TINY, **NETWORKS, "device": "cpu", "progress": False}

@@ -247,7 +247,8 @@ def _device(device: torch.device | str | None) -> torch.device:
         where = torch.device(device)
         torch.empty(0, device=where)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"the device '{device}' cannot be used here ({error}); use 'cpu'") from None
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"the device '{device}' cannot be used here ({reason}); use 'cpu'") from None
     return where
 
 

@@ -146,6 +146,7 @@ def test_single_precision_agrees_and_copies_are_independent(case):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="autocast is used on CUDA")
 @pytest.mark.parametrize("case", BODIES)
+@torch.no_grad()
 def test_autocast(case):
     network, space = build(case).float().cuda(), BODIES[case][1]
     state = {n: (x.float() if x.is_floating_point() else x).cuda() for n, x in draw(space, (50,)).items()}

@@ -66,7 +66,7 @@ class EGMOptions:
         forward_looking: add the target's partial energy to E^φ; by default wherever it exists.
     """
 
-    proposals: int = 1000
+    proposals: int = 512
     proposal: Proposal = "reference"
     real_loss: RealLoss = "denoiser"
     symbol_loss: SymbolLoss = "cross-entropy"
@@ -77,12 +77,12 @@ class EGMOptions:
     t_min: float | None = None
     memory: int = 2**30
 
-    epsilon: float = 0.05
+    epsilon: float = 0.1
     bootstrap: Literal["proposals", "single-site"] = "proposals"
     sites: int = 8
-    energy_target: Literal["direct", "bootstrap"] = "direct"
+    energy_target: Literal["direct", "bootstrap"] = "bootstrap"
     energy_learning_rate: float = 1e-3
-    energy_ema: float = 0.999
+    energy_ema: float = 0.99
     energy_ema_start: float = 0.0
     clip_energy: float | None = None
     forward_looking: bool | None = None
@@ -179,8 +179,9 @@ class EGM:
             total = total + (o.lambda_disc if symbols else o.lambda_cont) * (weight * loss).mean()
         shown = {"sampler_loss": total.detach(), "ess": got.ess.mean()}
         if self.energy_model is not None:
-            if first:
-                self.energy_model.calibrate(x_t, t, target)
+            if first:  # in the units of the target, also where E^φ is regressed on itself
+                end = self._estimate(self.energy, x_t, t, slice(None), generator=generator)
+                self.energy_model.calibrate(x_t, t, end.energy)
             matching = self.energy_model.loss(x_t, t, target, clip=self.options.clip_energy)
             shown["energy_loss"] = matching.detach()
             total = total + matching
