@@ -267,6 +267,15 @@ def test_infinite_estimates_are_left_out_and_large_ones_are_cut():
     torch.testing.assert_close(gradient, expected)
 
 
+def test_states_about_which_nothing_is_said_are_left_out_whatever_the_cut():
+    model, (x_t, t) = line_model(), line(3)
+    target = torch.tensor([1.0, math.nan, 3.0], dtype=torch.float64)
+    said = ~target.isnan()
+    for clip in (None, 10.0):
+        expected = model.loss({"x": x_t["x"][said]}, t[said], target[said], clip=clip)
+        torch.testing.assert_close(model.loss(x_t, t, target, clip=clip), expected)
+
+
 def test_a_batch_without_any_finite_estimate_costs_nothing():
     model = line_model()
     x_t, t = line(3)

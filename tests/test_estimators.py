@@ -220,6 +220,30 @@ def test_results_do_not_depend_on_the_chunks(name):
     torch.testing.assert_close(small.ess, one.ess)
 
 
+def test_an_energy_that_needs_much_memory_is_asked_in_slices():
+    oracle, sizes = ORACLES["gaussian-condot"], []
+
+    def energy(x, r):
+        sizes.append(x["x"].shape[:-1].numel() if x["x"].ndim > 2 else x["x"].numel())
+        return oracle.energy(x, r)
+
+    x_t = {"x": torch.linspace(-1, 1, 7, dtype=torch.float64)}
+    results = []
+    for state_bytes in (0, 10_000):
+        sizes.clear()
+        generator = torch.Generator().manual_seed(0)
+        results.append(
+            estimate(
+                energy, oracle.path, oracle.processes, x_t, T, r=0.65, count=700, generator=generator, memory=2**20,
+                state_bytes=state_bytes,
+            )
+        )  # fmt: skip
+    assert sum(sizes) == 7 * 700
+    assert 7 <= max(sizes) <= 2**20 / 10_000
+    torch.testing.assert_close(results[1].energy, results[0].energy)
+    torch.testing.assert_close(results[1].prediction["x"], results[0].prediction["x"])
+
+
 def test_every_process_averages_its_own_parameter():
     """The jump kernel is the posterior mean of conditional kernels; flow and diffusion share the denoiser."""
     oracle = ORACLES["gaussian-condot"]

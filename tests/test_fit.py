@@ -112,6 +112,20 @@ def test_a_run_of_ones_own_energy_says_how_to_go_on_in_python(tmp_path, monkeypa
     assert f"egm.resume('{tmp_path}', target=...)" in capsys.readouterr().out
 
 
+def test_a_run_of_ones_own_network_says_how_to_go_on_in_python(tmp_path, monkeypatch, capsys):
+    interrupt_during(monkeypatch, 1)
+    egm.fit(JointMoG(dim=2), "egm", steps=5, out=tmp_path, **PLAIN, network=OwnNetwork())
+    assert f"egm.resume('{tmp_path}', network=...)" in capsys.readouterr().out
+
+
+def test_a_target_that_was_imported_is_not_exchanged(tmp_path):
+    """`source` says where a command finds it again; in Python it must still be the same one."""
+    fit(target=own_target(), source="module:make", out=tmp_path)
+    another = egm.Target(own_target().space, own_target()._energy, name="another")
+    with pytest.raises(ValueError, match=r"the run was made for .*, not for another"):
+        egm.resume(tmp_path, target=another, progress=False)
+
+
 class Wrong(OwnNetwork):
     def __init__(self, change):
         super().__init__()

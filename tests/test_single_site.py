@@ -47,7 +47,7 @@ def test_exact_energies_give_the_exact_denoiser_and_the_exact_energy(schedule, c
     some = masked.any(-1).any(-1)
     energy = exact_ising(oracle)({"s": s}, t)
     torch.testing.assert_close(found.energy[some], energy[some], rtol=1e-6, atol=1e-6)
-    assert found.energy[~some].tolist() == [math.inf] * 16
+    assert found.energy[~some].isnan().tolist() == [True] * 16  # nothing is said
 
 
 def test_sites_are_chosen_uniformly_among_the_masked_ones():
@@ -75,7 +75,7 @@ def test_on_a_mixed_space_the_identity_holds_at_equal_time(schedule, make):
     torch.testing.assert_close(found.table[masked], oracle.prediction(x_t, t)["b"][masked])
     torch.testing.assert_close(found.energy[masked], energy(x_t, t)[masked])
     torch.testing.assert_close(found.sites, masked.double())
-    assert bool((found.energy[~masked] == math.inf).all())
+    assert bool(found.energy[~masked].isnan().all())
     assert float(found.table[~masked].abs().max()) == 0
 
 
@@ -116,7 +116,7 @@ def test_unequal_symbol_counts_by_enumeration():
         if masked.any():
             torch.testing.assert_close(e, energy({"s": x[None]}, time)[0])
     some = single_site(energy, path, "s", {"s": states}, t, count=1, generator=generator)
-    torch.testing.assert_close(some.energy, found.energy)
+    torch.testing.assert_close(some.energy, found.energy, equal_nan=True)
     assert bool(torch.isfinite(some.table).all())
 
 

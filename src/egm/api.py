@@ -185,8 +185,8 @@ def _target_of(config: dict[str, Any], target: Target | None, *, required: bool 
         if target is not None and repr(target) != text:
             raise ValueError(f"the run was made for {text}, not for {target!r}; leave target out or start another run")
         return target or built
-    if target is not None and text.startswith("user: ") and repr(target) != text.removeprefix("user: "):
-        raise ValueError(f"the run was made for {text.removeprefix('user: ')}, not for {target!r}")
+    if target is not None and repr(target) != config["prints_as"]:
+        raise ValueError(f"the run was made for {config['prints_as']}, not for {target!r}")
     return target
 
 
@@ -226,8 +226,12 @@ def _train(trainer: Trainer) -> Sampler:
         raise
     except KeyboardInterrupt:
         if trainer.run_directory is not None:
-            folder, own = trainer.run_directory.folder, trainer.sampler.config["target"].startswith("user: ")
-            command = f"egm.resume({str(folder)!r}, target=...)" if own else f"egm train --resume {folder}"
+            folder, config = trainer.run_directory.folder, trainer.sampler.config
+            own = [
+                name for name in ("target", "network", "energy_network") if (config[name] or "").startswith("user: ")
+            ]
+            given = "".join(f", {name}=..." for name in own)
+            command = f"egm.resume({str(folder)!r}{given})" if own else f"egm train --resume {folder}"
             what = "stopped and saved" if trainer.between_steps else "stopped in a step; the last checkpoint is kept"
             print(f"\n{what}; continue with: {command}")
     trainer.sampler.network.eval()

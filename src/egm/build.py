@@ -167,6 +167,7 @@ def make_config(
     return {
         "egm": __version__,
         "target": source or target_expression(target) or f"user: {target!r}",
+        "prints_as": repr(target),
         "space": repr(target.space),
         "method": method,
         **limits,

@@ -84,7 +84,8 @@ def estimate(
     if isinstance(t, float) and isinstance(r, float) and not 0 <= t < r <= 1:
         raise ValueError(f"times must fulfil 0 <= t < r <= 1, got t={t} and r={r}")
     batch = path.space.batch_shape(x_t, latent=True)
-    chunk = chunk_size(processes, x_t, count=count, memory=memory, extra=state_bytes * batch.numel())
+    chunk = chunk_size(processes, x_t, count=count, memory=memory)
+    most = max(1, memory // max(1, state_bytes * batch.numel()))  # proposals whose energy is asked for at once
     draw = path.propose if proposal == "flat" else path.propose_reference
     peak: Tensor | None = None
     total = square = torch.zeros(())
@@ -96,7 +97,10 @@ def estimate(
             for first in range(start, stop, DRAW_TOGETHER)
         ]
         x_r = {name: torch.cat([part[name] for part in drawn]) for name in x_t}
-        log_w = -energy(x_r, r) if proposal == "flat" else -energy(x_r, r) - path.prior_log_prob(x_r, r)
+        starts = range(0, stop - start, most)
+        log_w = -torch.cat([energy({name: x[i : i + most] for name, x in x_r.items()}, r) for i in starts])
+        if proposal == "reference":
+            log_w = log_w - path.prior_log_prob(x_r, r)
         new_peak = log_w.amax(0) if peak is None else torch.maximum(peak, log_w.amax(0))
         # Where every weight so far is zero the peak is −inf; any finite number keeps exp(−inf − peak) at zero.
         safe = torch.where(new_peak == -math.inf, 0.0, new_peak)
@@ -123,14 +127,10 @@ def estimate(
     return Estimate(prediction, (-log_mean - normaliser).expand(batch), ess)
 
 
-def chunk_size(processes: Mapping[str, Process[Any]], x_t: State, *, count: int, memory: int, extra: int = 0) -> int:
-    """How many proposals of every state fit into `memory` bytes, a multiple of `DRAW_TOGETHER`.
-
-    `extra` is what the energy takes on top for one proposal of every state.
-    """
+def chunk_size(processes: Mapping[str, Process[Any]], x_t: State, *, count: int, memory: int) -> int:
+    """How many proposals of every state fit into `memory` bytes, a multiple of `DRAW_TOGETHER`."""
     bins = {name: process.bins if isinstance(process, Jump) else 1 for name, process in processes.items()}
     each = TEMPORARIES * sum(x.numel() * x.element_size() * bins[name] for name, x in x_t.items())
-    each += extra
     if each == 0:
         raise ValueError("the batch of states is empty")
     block = min(count, DRAW_TOGETHER)

@@ -29,7 +29,7 @@ class SingleSite:
         table: p(x_1^i = y | x_t), [..., *shape, n], zero at the sites that were not looked at.
         sites: how many masked sites each of those looked at stands for, [..., *shape]; the others are zero, and so are
             sites at which no symbol has a density.
-        energy: E_t(x_t) from its neighbours, a mean over the sites looked at, [...]; +inf where no site is masked.
+        energy: E_t(x_t) from its neighbours, a mean over the sites looked at, [...]; NaN where no site is masked.
     """
 
     table: Tensor
@@ -86,4 +86,4 @@ def single_site(
     table = torch.zeros(*flat.shape, n, dtype=tables.dtype, device=x.device)
     table = table.scatter(1, chosen[..., None].expand(*chosen.shape, n), tables)
     sites = torch.zeros(flat.shape, dtype=tables.dtype, device=x.device).scatter(1, chosen, share.to(tables.dtype))
-    return SingleSite(table.reshape(*x.shape, n), sites.reshape(x.shape), torch.where(looked > 0, mean, torch.inf))
+    return SingleSite(table.reshape(*x.shape, n), sites.reshape(x.shape), torch.where(looked > 0, mean, torch.nan))

@@ -91,7 +91,7 @@ def test_single_site_tables_are_exact(oracle, energy_target, reached):
     elif energy_target == "bootstrap":  # from neighbours, exactly
         some = masked[:far].any(-1).any(-1)
         torch.testing.assert_close(energy[:far][some], exact_energy[:far][some], rtol=1e-5, atol=1e-5)
-        assert bool((energy[:far][~some] == math.inf).all())
+        assert bool(energy[:far][~some].isnan().all())
     usable = torch.isfinite(energy)
     assert float((energy - exact_energy)[usable].abs().median()) < 0.15
     assert bool(usable[far:].all())
@@ -136,7 +136,7 @@ def test_single_site_energies_come_from_any_variable_that_has_masked_sites():
     early, exact = torch.arange(n) < far, model(x_t, t)
     torch.testing.assert_close(target[early & masked], exact[early & masked], rtol=1e-5, atol=1e-5)
     assert int((early & masked & (x_t["a"] < 2)).sum()) > 30
-    assert bool((target[early & ~masked] == math.inf).all())
+    assert bool(target[early & ~masked].isnan().all())
     torch.testing.assert_close(target[~early], exact[~early], rtol=0, atol=0.5)  # these by sampling
 
 

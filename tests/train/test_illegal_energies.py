@@ -8,7 +8,9 @@ import torch
 
 import egm
 from egm.targets.base import EnergyError
-from training import SMALL, assert_same_runs, double_well, make_trainer, metrics_of, own_target, state_of
+from egm.train.run_directory import RunDirectory
+from egm.train.trainer import Diverged
+from training import SMALL, SPACES, assert_same_runs, double_well, make_trainer, metrics_of, own_target, state_of
 
 STEPS = 40
 NAN, INF = float("nan"), float("inf")
@@ -82,6 +84,24 @@ def test_an_interrupt_after_an_illegal_energy_reports_the_energy(tmp_path):
     with pytest.raises(EnergyError, match="nan"):
         egm.fit(own_target(energy), "egm", steps=STEPS, out=tmp_path, **SMALL)
     assert state_of(tmp_path)["step"] == 10
+
+
+def test_a_diverged_network_is_named_and_its_checkpoint_not_written(tmp_path):
+    """NaN weights are not the energy's fault, and must not replace the last good checkpoint."""
+    trainer = make_trainer(
+        SPACES["continuous"](), steps=20, run=RunDirectory(tmp_path), checkpoint_every=4, inner_steps=4
+    )
+    plain = trainer.update_averages
+
+    def update_averages():
+        plain()
+        if trainer.step == 5:
+            next(trainer.method.network.parameters()).data.fill_(float("nan"))
+
+    trainer.update_averages = update_averages  # type: ignore[method-assign]
+    with pytest.raises(Diverged, match=r"diverged before step 8: .*lower learning_rate \(0.001\) or set clip_gradient"):
+        trainer.train()
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"] == 4
 
 
 def test_a_rare_region_where_the_energy_is_nan_is_found():

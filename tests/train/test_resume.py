@@ -74,6 +74,23 @@ def test_a_run_without_a_checkpoint_begins_again(tmp_path, whole):
     assert_same_runs(tmp_path, whole("mixed", "egm-bs"))
 
 
+def test_a_checkpoint_of_another_kind_of_device_goes_on(tmp_path):
+    """Its random state means nothing here; what the optimiser does on this device stays."""
+    egm.fit(SPACES["mixed"](), "egm-bs", out=tmp_path, **RUN)
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    groups = [{**group, "fused": True, "capturable": True} for group in state["optimizer"]["param_groups"]]
+    state |= {"device": "cuda", "generator": torch.zeros(16, dtype=torch.uint8)}
+    state["optimizer"] = {**state["optimizer"], "param_groups": groups}
+    torch.save(state, tmp_path / "checkpoint.pt")
+    trainer = make_trainer(SPACES["mixed"](), "egm-bs", steps=STEPS + 3)
+    trainer.load_state_dict(state)
+    assert not any(group["fused"] or group["capturable"] for group in trainer.optimizer.param_groups)
+    trainer.train()
+    assert trainer.step == STEPS + 3
+    egm.resume(tmp_path, steps=STEPS + 3, progress=False)
+    assert state_of(tmp_path)["step"] == STEPS + 3
+
+
 # ---------------------------------------------------------------------- interrupts at awkward moments
 
 
@@ -239,6 +256,6 @@ def test_checkpoints_hold_tensors_and_numbers_alone(tmp_path):
     state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert set(state) == {
         *("step", "seconds", "energy_calls", "score_calls", "modules", "average", "optimizer", "buffer", "generator"),
-        *("pending", "pending_steps"),
+        *("device", "pending", "pending_steps"),
     }
     assert set(state["modules"]) == {"network", "energy_model", "energy_average"}

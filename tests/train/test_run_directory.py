@@ -125,12 +125,21 @@ def test_what_is_missing_is_named(tmp_path):
     with pytest.raises(ValueError, match="expected a mapping"):
         run.read_config()
     assert run.read_metrics() == []
-    assert run.read_results() is None
 
 
-def test_results_are_written_and_read(tmp_path):
+def test_results_are_written(tmp_path):
     RunDirectory(tmp_path).write_results({"n": 3, "ess": None})
-    assert RunDirectory(tmp_path).read_results() == {"n": 3, "ess": None}
+    assert json.loads((tmp_path / "results.json").read_text(encoding="utf-8")) == {"n": 3, "ess": None}
+
+
+def test_the_peak_of_memory_belongs_to_the_last_start(tmp_path):
+    run = RunDirectory(tmp_path)
+    run.record_start()
+    run.record_start()
+    run.record_peak(1.5)
+    starts = json.loads((tmp_path / "environment.json").read_text(encoding="utf-8"))
+    assert [start.get("peak_memory_gib") for start in starts] == [None, 1.5]
+    assert run.last_start()["peak_memory_gib"] == 1.5
 
 
 # ---------------------------------------------------------------------- metrics.csv

@@ -49,11 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + stopped.signal
     except SystemExit as done:  # --help
         return done.code if isinstance(done.code, int) else 0
-    except (ValueError, TypeError, OSError, NotImplementedError) as error:
+    except (ValueError, TypeError, OSError, NotImplementedError, ArithmeticError) as error:
         if os.environ.get("EGM_TRACEBACK"):
             raise
         print(f"egm: {error}", file=sys.stderr)
-        return 1 if isinstance(error, EnergyError) else 2
+        return 1 if isinstance(error, EnergyError | ArithmeticError) else 2
 
 
 def _command(name: str) -> Callable[[list[str]], int]:

@@ -19,14 +19,14 @@ REPEATS, FLOOR_PAIRS = 3, 5  # enough to look at; `egm evaluate` does it properl
 
 def finish(folder: Path, sampler: Sampler, *, evaluate: bool) -> None:
     """Compare a trained sampler with its reference, and say where the run is."""
-    device = sampler.device
-    peak = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
+    if sampler.device.type == "cuda":
+        RunDirectory(folder).record_peak(torch.cuda.max_memory_allocated(sampler.device) / 2**30)
     target = sampler.target
     if evaluate and target is not None and target.reference_kind is None:
         print(f"{target!r} has no exact draws to compare with")
     elif evaluate:
         print("comparing with reference draws", file=sys.stderr)
-        record = write_results(folder, sampler, compare(sampler, repeats=REPEATS, floor_pairs=FLOOR_PAIRS), peak=peak)
+        record = write_results(folder, sampler, compare(sampler, repeats=REPEATS, floor_pairs=FLOOR_PAIRS))
         show_metrics(record, published(sampler.config))
         print(f"a proper comparison:  egm evaluate {shlex.quote(str(folder))}")
     print(f"the run is in:        {folder}")
@@ -39,22 +39,19 @@ def published(config: dict[str, Any]) -> dict[str, list[float | None]]:
     return (config.get("notes") or {}).get("paper") or {}
 
 
-def write_results(
-    folder: Path, sampler: Sampler, comparison: dict[str, Any], *, peak: float | None = None
-) -> dict[str, Any]:
+def write_results(folder: Path, sampler: Sampler, comparison: dict[str, Any]) -> dict[str, Any]:
     """Complete an evaluation by what the run cost, and write `results.json`; null where something is undefined.
 
     Args:
         folder: of the run.
         sampler: of the run.
         comparison: what `egm.evaluate` gave.
-        peak: GiB of GPU memory while training; by default what an earlier record of the run says.
     """
     run = RunDirectory(folder)
-    rows = run.read_metrics()
-    cost = rows[-1] if rows else {}
+    trained = [row for row in run.read_metrics() if row.get("sampler_loss")]
+    cost = trained[-1] if trained else {}
     notes = sampler.config.get("notes") or {}
-    earlier, started = run.read_results() or {}, run.last_start()
+    started = run.last_start()
     record = {
         "target": comparison["target"],
         "method": comparison["method"],
@@ -74,7 +71,7 @@ def write_results(
         "energy_calls": _number(cost.get("energy_calls")),
         "score_calls": _number(cost.get("score_calls")),
         "eval_energy_calls": comparison["eval_energy_calls"],
-        "peak_memory_gib": earlier.get("peak_memory_gib") if peak is None else peak,
+        "peak_memory_gib": started.get("peak_memory_gib"),
         **{name: comparison[name] for name in ("symmetries", "dtype")},
         **{name: started.get(name) for name in ("hardware", "torch", "commit")},
         "command": notes.get("command"),

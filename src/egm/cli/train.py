@@ -23,6 +23,7 @@ from egm.sampler import Sampler
 from egm.targets.base import EnergyError, Target
 from egm.train.run_directory import RunDirectory
 from egm.train.signals import Stopped
+from egm.train.trainer import Diverged
 
 LIMITS = ("steps", "time_limit")
 EVALUATE_EVERY = 1000  # where exact draws cost nothing; an MCMC reference may take long to make
@@ -69,7 +70,7 @@ def _start(argv: list[str]) -> int:
     options = {key: values[key] for key in (*OPTIONS, *PARTS) if key in given or key in recipe}
     options.setdefault("evaluate_every", EVALUATE_EVERY if target.reference_kind == "exact" else 0)
     limits = {key: values[key] for key in LIMITS if key in given} or {k: recipe[k] for k in LIMITS if k in recipe}
-    print(f"training {target!r} by {method}; the run is kept in {folder}", file=sys.stderr)
+    print(f"training {target!r} by {method} into {folder}", file=sys.stderr)
     return _run(
         lambda: fit(
             target, method, seed=values.seed, device=values.device, dtype=values.dtype, out=folder,
@@ -162,9 +163,10 @@ def _run(train_it: Callable[[], Sampler], folder: Path, *, evaluate: bool) -> in
     except Stopped as stopped:
         if (folder / "config.yaml").is_file():
             command = f"egm train --resume {shlex.quote(str(folder))}"
-            print(f"\nstopped by {stopped} and saved; continue with: {command}", file=sys.stderr)
+            what = "and saved" if stopped.saved else "in a step; the last checkpoint is kept"
+            print(f"\nstopped by {stopped} {what}; continue with: {command}", file=sys.stderr)
         return 128 + stopped.signal
-    except EnergyError:
+    except (EnergyError, Diverged):
         if (folder / "checkpoint.pt").is_file():
             print(f"the last good checkpoint is kept in {folder}", file=sys.stderr)
         raise

@@ -25,6 +25,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from egm.energy_model import EnergyModel, unfinished
 from egm.estimators import Estimate, Proposal, estimate
 from egm.losses import RealLoss, SymbolLoss, variable_loss
+from egm.networks.base import activation_bytes
 from egm.paths.discrete import Masked
 from egm.paths.gaussian import VE
 from egm.paths.product import ProductPath
@@ -165,6 +166,9 @@ class EGM:
         t, far = self.times(len(next(iter(x_1.values()))), generator)
         x_t = self.path.sample(x_1, t, generator=generator)
         with torch.no_grad():
+            if first and self.energy_model is not None:  # the target's units, also if E^φ is regressed on itself
+                end = self._estimate(self.energy, x_t, t, slice(None), generator=generator)
+                self.energy_model.calibrate(x_t, t, end.energy)
             got, sites, target = self._estimates(x_t, t, far, generator)
         output = self.network(x_t, t)
         total = torch.zeros((), device=t.device)
@@ -179,9 +183,6 @@ class EGM:
             total = total + (o.lambda_disc if symbols else o.lambda_cont) * (weight * loss).mean()
         shown = {"sampler_loss": total.detach(), "ess": got.ess.mean()}
         if self.energy_model is not None:
-            if first:  # in the units of the target, also where E^φ is regressed on itself
-                end = self._estimate(self.energy, x_t, t, slice(None), generator=generator)
-                self.energy_model.calibrate(x_t, t, end.energy)
             matching = self.energy_model.loss(x_t, t, target, clip=self.options.clip_energy)
             shown["energy_loss"] = matching.detach()
             total = total + matching
@@ -236,8 +237,8 @@ class EGM:
         tables, sites = {n: k.table for n, k in known.items()}, {n: k.sites for n, k in known.items()}
         bootstrapped = self.options.energy_target == "bootstrap"
         if len(masked) == len(self.processes) and bootstrapped:
-            # A variable without masked sites says nothing (+inf); the others may.
-            target = functools.reduce(lambda a, b: torch.where(a < torch.inf, a, b), (k.energy for k in known.values()))
+            # A variable without masked sites says nothing (NaN); the others may.
+            target = functools.reduce(lambda a, b: torch.where(a.isnan(), b, a), (k.energy for k in known.values()))
             if self.energy_model is not None and not self.energy_model.forward_looking:
                 # Complete neighbours tie E^φ to the target (`_site_energy`), and so does its energy at late times.
                 end = self._estimate(self.energy, x_t, t, slice(far, None), generator=generator)
@@ -292,13 +293,16 @@ class EGM:
         """Whether the running average of E^φ has begun; torch keeps its count on the host."""
         return self.average is not None and bool(self.average.n_averaged > 0)
 
-    @property
+    @functools.cached_property
     def _activation_bytes(self) -> int:
-        """Bytes of one state's activations while E^φ is evaluated: a few vectors as wide as its widest layer."""
+        """Bytes that E^φ takes for one state."""
         if self.energy_model is None:
             return 0
-        parameters = list(self.energy_model.network.parameters())
-        return 4 * max((max(p.shape) * p.element_size() for p in parameters if p.ndim), default=0)
+        network = self.energy_model.network
+        like = next(network.parameters())
+        generator = torch.Generator(like.device).manual_seed(0)
+        x = self.path.prior_sample((1,), 0.5, generator=generator, dtype=like.dtype, device=like.device)
+        return activation_bytes(network, x, torch.full((1,), 0.5, dtype=like.dtype, device=like.device))
 
 
 def default_t_min(path: ProductPath) -> float:

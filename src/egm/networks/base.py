@@ -168,3 +168,21 @@ def positive(**options: int) -> None:
     for name, value in options.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{name} must be a positive whole number, got {value!r}")
+
+
+@torch.no_grad()
+def activation_bytes(network: nn.Module, x: State, t: Tensor) -> int:
+    """Bytes of activations that are alive at once while a network is evaluated at x: four times its largest output."""
+    sizes = [0]
+
+    def look(module: nn.Module, given: object, output: object) -> None:
+        if isinstance(output, Tensor):
+            sizes.append(output.numel() * output.element_size())
+
+    hooks = [module.register_forward_hook(look) for module in network.modules()]
+    try:
+        network(x, t)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return 4 * max(sizes)

@@ -68,6 +68,12 @@ class RunDirectory:
         starts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
         self._write("environment.json", json.dumps([*starts, environment()], indent=1).encode())
 
+    def record_peak(self, gib: float) -> None:
+        """Add the GPU memory that training took to the last start in `environment.json`."""
+        file = self.folder / "environment.json"
+        *earlier, last = json.loads(file.read_text(encoding="utf-8"))
+        self._write("environment.json", json.dumps([*earlier, {**last, "peak_memory_gib": gib}], indent=1).encode())
+
     def last_start(self) -> dict[str, Any]:
         """Where and with what the run was last started or resumed."""
         file = self.folder / "environment.json"
@@ -137,11 +143,6 @@ class RunDirectory:
     def write_results(self, record: dict[str, Any]) -> None:
         """Write `results.json`."""
         self._write("results.json", json.dumps(record, indent=1).encode())
-
-    def read_results(self) -> dict[str, Any] | None:
-        """What `results.json` holds, or None if nothing was evaluated."""
-        file = self.folder / "results.json"
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
 
     def _write_metrics(self, columns: list[str], rows: list[dict[str, Any]]) -> None:
         stream = io.StringIO(newline="")

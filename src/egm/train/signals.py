@@ -18,11 +18,12 @@ class Stopped(KeyboardInterrupt):
 
     Attributes:
         signal: its number.
+        saved: whether a run was saved before this was passed on.
     """
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
-        self.signal = number
+        self.signal, self.saved = number, False
 
 
 @contextmanager

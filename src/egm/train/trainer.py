@@ -24,7 +24,11 @@ from egm.train.capture import CapturedStep
 from egm.train.options import TrainingOptions
 from egm.train.progress import Progress
 from egm.train.run_directory import RunDirectory
-from egm.train.signals import held_back
+from egm.train.signals import Stopped, held_back
+
+
+class Diverged(ArithmeticError):
+    """The parameters of a network are no longer finite numbers."""
 
 
 class Trainer:
@@ -89,17 +93,19 @@ class Trainer:
                     deliver_interrupt()
                     self.between_steps = False
                     if self.step % self.options.inner_steps == 0:
-                        self.method.energy.check()
+                        self.check()
                         self.buffer.add(self.sampler.latent(self.options.refresh, generator=self.generator))
                     self.set_learning_rates()
                     values = self.captured((self.buffer.filled, self.method.averaging))
                     self.update_averages()
                     self.step += 1
                     self.report(values)
-                self.method.energy.check()
-            except KeyboardInterrupt:
+                self.check()
+            except KeyboardInterrupt as interrupt:
                 if self.between_steps:
                     self.save()
+                    if isinstance(interrupt, Stopped):
+                        interrupt.saved = self.run_directory is not None
                 raise
             self.log()
             self.save()
@@ -197,9 +203,20 @@ class Trainer:
         target, (energies, scores) = self.method.energy.target, self._counted_before
         return {"energy_calls": target.energy_calls - energies, "score_calls": target.score_calls - scores}
 
-    def save(self) -> None:
-        """Write a checkpoint, unless an energy went wrong since the last one."""
+    def check(self) -> None:
+        """Raise if the networks or an energy went wrong since the last time; waits for the device."""
+        sums = [p.detach().sum() for group in self.optimizer.param_groups for p in group["params"]]
+        if not bool(torch.stack(sums).isfinite().all()):
+            raise Diverged(
+                f"training diverged before step {self.step}: the networks' parameters are no longer finite;"
+                f" lower learning_rate ({self.options.learning_rate:g}) or set clip_gradient"
+                f" ({self.options.clip_gradient})"
+            )
         self.method.energy.check()
+
+    def save(self) -> None:
+        """Write a checkpoint, unless something went wrong since the last one."""
+        self.check()
         self.seconds = time.monotonic() - self._began
         if self.run_directory is not None:
             self.run_directory.save(self.state_dict(), self.sampler.config, self.sampler.network)
@@ -215,6 +232,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "buffer": self.buffer.state_dict(),
             "generator": self.generator.get_state(),
+            "device": self.generator.device.type,
             "pending": self.pending,
             "pending_steps": self.pending_steps,
         }
@@ -230,9 +248,17 @@ class Trainer:
         self.average.load_state_dict(state["average"])
         if int(state["average"]["n_averaged"]) > 0:
             self.sampler.network = self.average.module
+        own = [dict(group) for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state["optimizer"])
+        for group, kept in zip(self.optimizer.param_groups, own, strict=True):  # what belongs to the device stays
+            group |= {"fused": kept["fused"], "capturable": kept["capturable"]}
+            on_device = isinstance(kept["lr"], Tensor)
+            group["lr"] = kept["lr"].fill_(float(group["lr"])) if on_device else float(group["lr"])
         self.buffer.load_state_dict(state["buffer"])
-        self.generator.set_state(state["generator"].cpu())
+        if state["device"] == self.generator.device.type:
+            self.generator.set_state(state["generator"].cpu())
+        else:  # generators of another kind of device cannot go on from there
+            self.generator.manual_seed(derive_seed(self.seed, self.step))
         self.pending, self.pending_steps = state["pending"], state["pending_steps"]
         every = self.options.evaluate_every
         self.score_is_due = bool(every) and self.step % every == 0 and not self.finished()
