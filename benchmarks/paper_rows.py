@@ -29,7 +29,6 @@ from egm.cli.report import published, write_results
 from egm.evaluation import evaluate
 from egm.train.run_directory import RunDirectory
 
-
 NOTE = "a fast recipe; the paper's own settings (recipes/paper) were not run in full"
 
 
