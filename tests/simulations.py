@@ -1,6 +1,7 @@
 """What the tests of simulators share: oracles on mixed spaces, runs in either precision, exact laws."""
 
 import math
+from typing import Any
 
 import torch
 from scipy import stats as scipy_stats
@@ -29,10 +30,10 @@ def mixed(name, process):
     return oracle
 
 
-def run(oracle, n, *, seed=0, method=simulate, **options):
+def run(oracle, n, *, seed=0, **given):
     generator = torch.Generator().manual_seed(seed)
-    options = {"dtype": DOUBLE} | options
-    return method(oracle.prediction, oracle.path, oracle.processes, n, generator=generator, **options)
+    options: dict[str, Any] = {"dtype": DOUBLE, **given}
+    return simulate(oracle.prediction, oracle.path, oracle.processes, n, generator=generator, **options).state
 
 
 def single(oracle):

@@ -102,7 +102,7 @@ def test_a_bad_energy_exits_1_and_keeps_the_checkpoint(folder, monkeypatch, caps
         (["train", *ISING, "--steps", "0"], "--steps"),
         (["train", *ISING, "--steps", "many"], "--steps"),
         (["train", *ISING, "--steps", "1", "--time_limit", "1"], "one of them"),
-        (["train", *ISING, "--method", "egm-sb"], "did you mean 'egm-bs'"),
+        (["train", *ISING, "--method", "egm-bss"], "did you mean 'egm-bs'"),
         (["train", *ISING, "--solver", "eulre"], "euler"),
         (["train", *ISING, "--epsilon", "2"], "epsilon"),
         (["train", *ISING, "--network", "MPL"], "did you mean 'MLP'"),

@@ -1,6 +1,7 @@
-"""Draws: closed forms of every weighted quantity, resampling, and what is said where there are no weights."""
+"""Draws: closed forms of every weighted quantity, resampling, and what is said of good, bad and missing weights."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -49,6 +50,19 @@ def test_shapes_are_checked():
         Draws(SPACE, {name: x[:0] for name, x in state.items()})
     with pytest.raises(ValueError, match=r"a state needs the variables \['v', 'h'\]"):
         Draws(SPACE, {"v": torch.zeros(4, 2)})
+
+
+def test_groups_divide_the_draws():
+    assert draws(groups=2).groups == 2
+    for groups in (0, -1, 3, 8):
+        with pytest.raises(ValueError, match=f"groups must be at least 1 and divide the 4 draws, got {groups}"):
+            draws(groups=groups)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_illegal_weights_are_refused(bad):
+    with pytest.raises(ValueError, match=r"1 of 4 are NaN or \+inf, first of all draw 2: look for an energy"):
+        draws([0.0, -math.inf, bad, 1.0])
 
 
 # ---------------------------------------------------------------------- weights
@@ -108,6 +122,65 @@ def test_errors_are_those_of_repetitions():
     v = 1.5**2
     second = v / math.sqrt(2 * v - 1) * math.exp(0.09 / (2 * v - 1))
     assert np.mean([d.ess for d in sets]) == pytest.approx(1 / second, rel=0.02)
+
+
+def z_scores(sets, groups):
+    """(log Z, E[x], E[x²]) less the truth of `gaussian_draws`, in units of the standard errors that draws report."""
+    rows = []
+    for plain in sets:
+        d = Draws(plain.space, plain.state, log_weights=plain.log_weights, groups=groups)
+        mean, error = d.expect(lambda x: torch.stack([x, x.square()], -1))
+        z = ((mean - torch.tensor([0.3, 1.09])) / error).tolist()
+        rows.append([(d.log_z - math.log(7)) / d.log_z_stderr, *z])
+    return np.array(rows)
+
+
+def cloned(d, copies):
+    """Every draw `copies` times over, next to each other."""
+    assert d.log_weights is not None
+    return Draws(d.space, {"x": d["x"].repeat_interleave(copies)}, log_weights=d.log_weights.repeat_interleave(copies))
+
+
+def test_errors_of_groups_know_of_common_ancestors():
+    """80 groups of five draws, ten copies of each: z-scores are standard with groups, ten times too wide without."""
+    sets = [cloned(d, 10) for d in gaussian_draws(400, 1, repeats=500)]
+    z = z_scores(sets, groups=80)
+    assert (z**2).mean(0) == pytest.approx(np.ones(3), rel=0.25)  # four standard errors of χ²/500
+    assert (np.abs(z) < 2).mean(0) == pytest.approx(np.full(3, 0.9545), abs=0.04)
+    assert (z_scores(sets, groups=1) ** 2).mean(0) == pytest.approx(np.full(3, 10.0), rel=0.25)
+    plain = z_scores(gaussian_draws(400, 2, repeats=500), groups=1)
+    assert (plain**2).mean(0) == pytest.approx(np.ones(3), rel=0.25)
+    assert (np.abs(plain) < 2).mean(0) == pytest.approx(np.full(3, 0.9545), abs=0.04)
+
+
+def test_groups_in_closed_form():
+    one, two = weighted(), draws(np.log(WEIGHTS), groups=2)
+    assert (two.ess, two.log_z, two.elbo) == (one.ess, one.log_z, one.elbo)
+    assert two.log_z_stderr == pytest.approx(math.sqrt(2 * (0.2**2 + 0.2**2)))  # blocks have .3 and .7 of the weight
+    mean, stderr = two.expect(lambda v, h: v[:, 0])
+    assert float(mean) == pytest.approx(3.0)
+    left, right = 0.1 * (1 - 3) + 0.2 * (2 - 3), 0.4 * (4 - 3)
+    assert float(stderr) == pytest.approx(math.sqrt(2 * (left**2 + right**2)))
+    _, plain = draws(groups=2).expect(lambda v, h: v[:, 0])  # block means 1.5 and 3.5: sd √2 over √2
+    assert float(plain) == pytest.approx(1.0)
+
+
+IMPOSSIBLE = [-math.inf] * 4
+
+
+@pytest.mark.parametrize("name", ["ess", "log_z", "log_z_stderr", "elbo", "pareto_k", "halves"])
+def test_draws_of_no_density_say_so(name):
+    with pytest.raises(ValueError, match=f"{name} is undefined: no draw has positive density, the energy is "):
+        getattr(draws(IMPOSSIBLE), name)
+
+
+def test_draws_of_no_density_can_be_shown():
+    found = draws(IMPOSSIBLE)
+    for use in (lambda: found.expect(lambda v, h: v), lambda: found.resample(3)):
+        with pytest.raises(ValueError, match="no draw has positive density"):
+            use()
+    assert found.summary().splitlines()[-1] == "unreliable, because no draw has positive density"
+    assert repr(found) == f"Draws(n=4, {SPACE!r}, ess=0.000)"
 
 
 # ---------------------------------------------------------------------- expectations
@@ -171,10 +244,12 @@ def test_draws_of_weight_zero_are_never_resampled():
 # ---------------------------------------------------------------------- what is said
 
 
-@pytest.mark.parametrize("name", ["ess", "log_z", "log_z_stderr", "elbo"])
+@pytest.mark.parametrize("name", ["ess", "log_z", "log_z_stderr", "elbo", "pareto_k", "halves"])
 def test_without_weights_errors_explain(name):
     with pytest.raises(ValueError, match=f"{name} needs importance weights, and these draws have none: the simulation"):
         getattr(draws(), name)
+    with pytest.raises(ValueError, match=f"{name} needs .* have none: jumps have no step densities"):
+        getattr(draws(why_unweighted="jumps have no step densities"), name)
 
 
 def numbers(line):
@@ -189,15 +264,33 @@ def test_summary_of_plain_draws():
     assert numbers(lines[2]) == pytest.approx([2.5, np.std([1, 2, 3, 4])], abs=1e-4)
     assert numbers(lines[3]) == pytest.approx([25, 10 * np.std([1, 2, 3, 4])], abs=1e-4)
     assert numbers(lines[4]) == pytest.approx([1.0, math.sqrt(0.5)], abs=1e-4)
-    assert lines[5].startswith("No importance weights")
+    assert lines[5].startswith("unreliable, because there are no weights: the simulation that made them does not")
     assert len(lines) == 6
+    why = draws(why_unweighted="jumps have no step densities").summary().splitlines()[-1]
+    assert why == "unreliable, because there are no weights: jumps have no step densities"
 
 
 def test_summary_of_weighted_draws():
     lines = weighted(2.0).summary().splitlines()
     assert numbers(lines[2]) == pytest.approx([3.0, 1.0], abs=1e-4)
     log_z, stderr, elbo = 2 + math.log(0.25), weighted().log_z_stderr, 2 + float(np.mean(np.log(WEIGHTS)))
-    assert lines[-1] == f"ESS 0.833, log Z {log_z:.4f} ± {stderr:.4f}, ELBO {elbo:.4f}"
+    first, second = 2 + math.log(0.15), 2 + math.log(0.35)
+    assert lines[5:] == [
+        "n 4, ESS 0.833, Pareto k̂ not estimated, for want of large weights",
+        f"log Z {log_z:.4f} ± {stderr:.4f} (halves {first:.4f}, {second:.4f}), ELBO {elbo:.4f}",
+        "a mode that the sampler never visits cannot be detected from weights",
+        "unreliable, because ESS 0.833 is worth 3 independent draws (at least 0.05 and 100 are wanted)",
+    ]
+    assert weighted(2.0).halves == pytest.approx((first, second))
+
+
+def test_summary_shows_the_eubo():
+    lines = draws(np.log(WEIGHTS), eubo=lambda: (-1.25, 0.01)).summary().splitlines()
+    assert lines[6].endswith(f"ELBO {np.mean(np.log(WEIGHTS)):.4f}, EUBO -1.2500 ± 0.0100")
+    assert len(lines) == 8  # nothing about modes
+    grouped = draws(np.log(WEIGHTS), eubo=lambda: (-1.25, 0.01), groups=2).summary().splitlines()
+    assert grouped[7] == "a mode that the sampler never visits cannot be detected from weights"
+    assert grouped[-1].endswith("; independent draws or groups: 2, at least 4 are wanted for an error bar")
 
 
 def test_long_variables_are_cut_short():
@@ -206,3 +299,28 @@ def test_long_variables_are_cut_short():
     assert [line.split()[0] for line in lines if line.startswith("x[")] == [f"x[{i}]" for i in range(8)]
     assert "… and 12 more entries of x" in lines
     assert not any("entries of y" in line for line in lines)
+
+
+# ---------------------------------------------------------------------- export
+
+
+def test_export_to_a_datatree():
+    xarray = pytest.importorskip("xarray")
+    tree = weighted(3.0).to_datatree()
+    assert isinstance(tree, xarray.DataTree)
+    assert set(tree.children) == {"posterior", "sample_stats"}
+    v, h = tree["posterior"]["v"], tree["posterior"]["h"]
+    assert (v.dims, h.dims) == (("chain", "draw", "v_dim_0"), ("chain", "draw"))
+    np.testing.assert_array_equal(v.values, np.array([V], dtype=np.float32))
+    np.testing.assert_array_equal(h.values, [[0, 1, 2, 1]])
+    stats = tree["sample_stats"]["log_weight"]
+    assert stats.dims == ("chain", "draw")
+    np.testing.assert_allclose(stats.values, [np.log(WEIGHTS) + 3.0])
+    assert (v.coords["chain"].values.tolist(), v.coords["draw"].values.tolist()) == ([0], [0, 1, 2, 3])
+    assert set(draws().to_datatree().children) == {"posterior"}
+
+
+def test_export_names_the_extra_it_needs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "xarray", None)  # an import of it fails
+    with pytest.raises(ImportError, match=r"to_datatree needs xarray: pip install 'egm\[bayes\]'"):
+        draws().to_datatree()

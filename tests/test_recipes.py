@@ -67,7 +67,7 @@ def test_every_recipe_builds(name, method):
     assert (limits["steps"] is None) != (limits["time_limit"] is None)
     config = make_config(
         target, method=method, source=None, path=path, chosen=chosen, network=network, energy_network=energy_network,
-        options=split_options(recipe), device="cpu", **limits,
+        options=split_options(method, recipe), device="cpu", **limits,
     )  # fmt: skip
     assert config["target"] == repr(target)
     made = make_method(config, make_sampler(config, target, network=None, device="cpu"))
@@ -147,4 +147,4 @@ def test_unknown_names_suggest_the_nearest():
     with pytest.raises(ValueError, match="did you mean 'paper/jointdw4'"):
         recipes.load("paper/jointdw", "egm")
     with pytest.raises(ValueError, match="did you mean 'egm-bs'"):
-        recipes.load("paper/jointdw4", "egm-sb")
+        recipes.load("paper/jointdw4", "egm-bss")

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from egm.clock import time_grid
 from egm.paths import VP, CondOT, GaussianPath, Masked, Polynomial, ProductPath, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow, Jump
-from egm.simulate import first_hitting, simulate, time_grid
+from egm.simulate import simulate
 from egm.spaces import Categorical, Real, Space
 from marginals import LabelledGaussians, TinyIsing
 from simulations import DOUBLE, REAL_PATHS, SOLVERS, assert_ising, assert_labelled, assert_normal, mixed, run, single
@@ -115,9 +116,9 @@ GRIDS = {
 def test_single_precision_is_finite_and_leaves_no_mask(name, process, solver, grid):
     oracle = mixed(name, process)
     options = {"grid": grid, "generator": torch.Generator().manual_seed(0), "dtype": torch.float32}
-    draws = [simulate(single(oracle), oracle.path, oracle.processes, 200, solver=solver, **options)]
+    draws = [simulate(single(oracle), oracle.path, oracle.processes, 200, solver=solver, **options).state]
     if solver == "bridge" and isinstance(oracle.path["b"], Masked):
-        draws += [first_hitting(single(oracle), oracle.path, oracle.processes, 200, **options)]
+        draws += [simulate(single(oracle), oracle.path, oracle.processes, 200, **options, solver="first-hitting").state]
     for state in draws:
         assert state["x"].dtype == torch.float32
         oracle.space.check(state)  # finite, and the mask symbol is not legal
@@ -129,11 +130,10 @@ def test_draws_come_from_the_seed_alone_and_carry_no_gradient(method):
     slope = torch.ones((), dtype=DOUBLE, requires_grad=True)
     exact = oracle.prediction
     oracle.prediction = lambda x, t: {name: slope * value for name, value in exact(x, t).items()}  # type: ignore[method-assign]
-    chosen = simulate if method == "bridge" else first_hitting
-    first, again, other = (run(oracle, 30, seed=seed, method=chosen, grid=time_grid(10)) for seed in (0, 0, 1))
+    first, again, other = (run(oracle, 30, seed=seed, solver=method, grid=time_grid(10)) for seed in (0, 0, 1))
     before = torch.random.get_rng_state()
     oracle.processes = dict(reversed(oracle.processes.items()))
-    reordered = run(oracle, 30, method=chosen, grid=time_grid(10))
+    reordered = run(oracle, 30, solver=method, grid=time_grid(10))
     assert torch.equal(torch.random.get_rng_state(), before)
     for name in first:
         assert torch.equal(first[name], again[name])
@@ -157,9 +157,9 @@ def test_cuda_without_synchronising(process, solver):
     options = {"grid": time_grid(5, start=0.1), "generator": torch.Generator("cuda").manual_seed(0), "device": "cuda"}
     try:
         if solver == "first":
-            draws = first_hitting(predict, path, processes, 50, **options)
+            draws = simulate(predict, path, processes, 50, **options, solver="first-hitting").state
         else:
-            draws = simulate(predict, path, processes, 50, solver=solver, **options)
+            draws = simulate(predict, path, processes, 50, solver=solver, **options).state
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert all(value.device.type == "cuda" for value in draws.values())
@@ -178,12 +178,14 @@ def test_errors_name_the_fix():
     run(mixed("ve", Diffusion), 5, grid=grid, solver="euler")
     with pytest.raises(ValueError, match=r"heun.*there is none; use solver='bridge'"):
         run(oracle, 5, grid=grid, solver="heun")
-    with pytest.raises(ValueError, match="solver must be one of bridge, euler, tau-leaping, heun, got 'rk4'"):
+    with pytest.raises(
+        ValueError, match="solver must be one of bridge, first-hitting, euler, tau-leaping, heun, got 'rk4'"
+    ):
         run(oracle, 5, grid=grid, solver="rk4")
     with pytest.raises(ValueError, match=r"first hitting reveals masked variables.*\['s'\].*use simulate"):
-        run(TinyIsing(Uniform), 5, method=first_hitting)
+        run(TinyIsing(Uniform), 5, solver="first-hitting")
     with pytest.raises(ValueError, match=r"\['x'\] are not masked and need a grid"):
-        run(oracle, 5, method=first_hitting)
+        run(oracle, 5, solver="first-hitting")
     with pytest.raises(ValueError, match=r"processes must name the variables \['x', 'b'\], got \['x'\]"):
         simulate(oracle.prediction, oracle.path, {"x": oracle.processes["x"]}, 5, grid=grid)
     for bad in ([0.0, 0.5], [0.0, 0.6, 0.5, 1.0], [-0.1, 1.0], [0.0, 0.5, 0.5, 1.0]):

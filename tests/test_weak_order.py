@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from cases import states
+from egm.clock import time_grid
 from egm.paths import VP, CondOT, Cosine, Masked, ProductPath, Time, Uniform
 from egm.processes import Diffusion, Flow
-from egm.simulate import simulate, time_grid
+from egm.simulate import simulate
 from egm.spaces import Real, Space
 from marginals import LabelledGaussians, TinyIsing
 from simulations import DOUBLE, REAL_PATHS, SOLVERS, ising_law
@@ -55,7 +56,8 @@ def test_weak_order_of_the_flow(make, solver, expected):
 
     def error(steps):
         grid = time_grid(steps)
-        draws = simulate(bimodal(path), starting, {"x": Flow(path["x"])}, 400, grid=grid, solver=solver, dtype=DOUBLE)  # type: ignore[arg-type]
+        flow = {"x": Flow(path["x"])}  # type: ignore[arg-type]
+        draws = simulate(bimodal(path), starting, flow, 400, grid=grid, solver=solver, dtype=DOUBLE).state
         return float((weights * draws["x"] ** 4).sum()) - (0.8**4 + 6 * 0.8**2 * 0.2 + 3 * 0.2**2)
 
     slope, errors = order(error, [64, 128, 256, 512])
@@ -73,7 +75,9 @@ def test_late_grids_resolve_narrow_targets(name, solver):
     error = {}
     for spacing in ("uniform", "late"):
         grid = time_grid(50, spacing=spacing)
-        x = simulate(oracle.prediction, starting, oracle.processes, 2, grid=grid, solver=solver, dtype=DOUBLE)["x"]
+        x = simulate(oracle.prediction, starting, oracle.processes, 2, grid=grid, solver=solver, dtype=DOUBLE).state[
+            "x"
+        ]
         error[spacing] = abs(float((x[1] - x[0]).square()) / 0.001 - 1)
     assert error["late"] < 0.4 * error["uniform"]
     assert error["late"] < 0.16
@@ -94,7 +98,9 @@ def test_weak_order_of_the_diffusion(monkeypatch, name, solver):
         # on the uniform grid the first-order terms of Euler–Maruyama nearly cancel
         grid = time_grid(steps, start=float(first), spacing="late")
         starting, processes = StartAt(oracle.path, {"x": start}), {"x": Diffusion(path)}  # type: ignore[arg-type]
-        x = simulate(oracle.prediction, starting, processes, steps + 2, grid=grid, solver=solver, dtype=DOUBLE)["x"]
+        x = simulate(oracle.prediction, starting, processes, steps + 2, grid=grid, solver=solver, dtype=DOUBLE).state[
+            "x"
+        ]
         assert next(unit, None) is None
         assert float(x[0]) == pytest.approx(0.6, abs=0.3 / steps)
         return float((x[1:] - x[0]).square().sum()) - 0.2

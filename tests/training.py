@@ -62,11 +62,11 @@ def make_trainer(
     chosen = make_processes(path, {})
     config = make_config(
         target, method=method, source=None, path=path, chosen=chosen, **NETWORKS,
-        options=split_options({**TINY, **options}),
+        options=split_options(method, {**TINY, **options}),
         steps=steps, time_limit=time_limit, seed=seed, device=device, dtype="float32", notes={},
     )  # fmt: skip
     sampler = make_sampler(config, target, network=None, device=device)
-    loop, _ = split_options({**TINY, **options})
+    loop, _ = split_options(method, {**TINY, **options})
     return Trainer(
         make_method(config, sampler), sampler, loop, steps=steps, time_limit=time_limit, seed=seed,
         progress=progress or Silent(), run=run, evaluate=evaluate,

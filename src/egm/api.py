@@ -62,7 +62,7 @@ def fit(
 
     Args:
         target: the space and its energy; it is checked first, on the device.
-        method: "egm" or "egm-bs".
+        method: "egm", "egm-bs" or "egm-sp".
         steps: gradient steps to take.
         time_limit: seconds to train instead, 60 if neither is given.
         seed: of everything random.
@@ -76,12 +76,13 @@ def fit(
         progress: show a bar (on a terminal) or lines.
         source: how `egm train --resume` finds the target again, "module:function".
         notes: kept in the run's configuration as they are, plain values; the command line notes the recipe here.
-        **options: of the loop (`egm.train.options.TrainingOptions`) and the method (`egm.methods.egm.EGMOptions`).
+        **options: of the loop (`egm.train.options.TrainingOptions`) and the method (`egm.methods.egm.EGMOptions`,
+            `egm.methods.self_proposal.SPOptions`).
 
     Ctrl-C stops early and returns the sampler so far.
     """
     method = nearest(method, METHODS, kind="a method")
-    given = split_options(options)
+    given = split_options(method, options)
     where = _device(device)
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
@@ -170,7 +171,9 @@ def load(
     run = RunDirectory(folder)
     config = run.read_config()
     sampler = make_sampler(config, _target_of(config, target, required=False), network=network, device=device)
-    sampler.network.load_state_dict(run.read_network())
+    saved = run.read_sampler()
+    for name, module in sampler.modules().items():
+        module.load_state_dict(saved.get(name, {}))
     return sampler
 
 
@@ -203,7 +206,7 @@ def _trainer(
             raise ValueError(f"{limit} must be positive, got {config[limit]}")
     method = make_method(config, sampler, energy_network=energy_network)
     loop = {name: config[name] for name in TrainingOptions.__dataclass_fields__}
-    options, _ = split_options(loop)
+    options, _ = split_options(config["method"], loop)
     target = method.energy.target
     scored = target.reference_kind is not None and options.evaluate_every > 0
     return Trainer(

@@ -18,9 +18,11 @@ import torch
 from torch import nn
 
 from egm import paths, processes, targets
+from egm.denoiser_error import DenoiserError
 from egm.energy_model import EnergyModel
 from egm.expressions import describe, evaluate, nearest
 from egm.methods.egm import EGM, EGMOptions, default_t_min
+from egm.methods.self_proposal import SelfProposal, SPOptions
 from egm.networks import NETWORKS, LatticeConv, Preconditioned, Scalar, default_body
 from egm.networks.base import Body
 from egm.paths.product import AnyPath, ProductPath
@@ -31,7 +33,13 @@ from egm.targets.base import Target
 from egm.train.guard import EnergyGuard
 from egm.train.options import TrainingOptions
 
-METHODS = ("egm", "egm-bs")
+#: the options of each method, beside those of the loop
+METHODS: dict[str, type] = {"egm": EGMOptions, "egm-bs": EGMOptions, "egm-sp": SPOptions}
+OPTION_GROUPS = (TrainingOptions, EGMOptions, SPOptions)
+#: where a method's defaults differ from those of `TrainingOptions`
+METHOD_DEFAULTS: dict[str, dict[str, Any]] = {
+    "egm-sp": {"batch_size": 1024, "inner_steps": 20, "refresh": 2048, "buffer": 4 * 2048, "weight_decay": 0.0}
+}
 PATHS = {"CondOT": paths.CondOT, "VE": paths.VE, "VP": paths.VP, "Masked": paths.Masked, "Uniform": paths.Uniform}
 SCHEDULES = {"Polynomial": paths.Polynomial, "Cosine": paths.Cosine}
 PROCESSES = {
@@ -120,15 +128,18 @@ def default_energy_body(space: Space) -> str:
 # ---------------------------------------------------------------------- options
 
 
-def split_options(options: Mapping[str, Any]) -> tuple[TrainingOptions, EGMOptions]:
+def split_options(method: str, options: Mapping[str, Any]) -> tuple[TrainingOptions, EGMOptions | SPOptions]:
     """Keyword options as those of the loop and those of the method; unknown names suggest the nearest one."""
-    groups = (TrainingOptions, EGMOptions)
-    names = {f.name: group for group in groups for f in dataclasses.fields(group)}
-    chosen: dict[type, dict[str, Any]] = {group: {} for group in groups}
+    own = METHODS[method]
+    names = {f.name: group for group in OPTION_GROUPS for f in dataclasses.fields(group)}
+    chosen: dict[type, dict[str, Any]] = {TrainingOptions: dict(METHOD_DEFAULTS.get(method, {})), own: {}}
     for name, value in options.items():
         known = nearest(name, names, kind="an option")
+        if names[known] not in chosen:
+            others = [other for other, group in METHODS.items() if group is names[known]]
+            raise ValueError(f"{known} is an option of {' and '.join(others)}, not of {method}")
         chosen[names[known]][known] = checked_option(known, value, get_type_hints(names[known])[known])
-    return TrainingOptions(**chosen[TrainingOptions]), EGMOptions(**chosen[EGMOptions])
+    return TrainingOptions(**chosen[TrainingOptions]), own(**chosen[own])
 
 
 def checked_option(name: str, value: Any, hint: Any) -> Any:
@@ -158,7 +169,7 @@ def make_config(
     chosen: Mapping[str, Process[Any]],
     network: str,
     energy_network: str | None,
-    options: tuple[TrainingOptions, EGMOptions],
+    options: tuple[TrainingOptions, EGMOptions | SPOptions],
     **limits: Any,
 ) -> dict[str, Any]:
     """The configuration of a run: enough to build it again."""
@@ -199,17 +210,26 @@ def make_sampler(
         outputs = {name: process.output_shape for name, process in chosen.items()}
         with _seeded(config["seed"]):
             network = Preconditioned(make_body(space, outputs, config["network"]), path)
-    t_min = default_t_min(path) if config["t_min"] is None else config["t_min"]
+    t_min = 0.0 if config["method"] == "egm-sp" else config["t_min"]  # path weights have no singular times
+    t_min = default_t_min(path) if t_min is None else t_min
+    error = DenoiserError(path).to(device=device)
     return Sampler(
-        space, path, chosen, network.to(device=device, dtype=dtype), target,
+        space, path, chosen, network.to(device=device, dtype=dtype), error, target,
         steps=config["sample_steps"], solver=config["solver"], t_min=t_min, dtype=dtype, config=dict(config),
     )  # fmt: skip
 
 
-def make_method(config: Mapping[str, Any], sampler: Sampler, *, energy_network: nn.Module | None = None) -> EGM:
+def make_method(
+    config: Mapping[str, Any], sampler: Sampler, *, energy_network: nn.Module | None = None
+) -> EGM | SelfProposal:
     """The method of a configuration, on a sampler's network."""
     if sampler.target is None:
         raise ValueError("training needs the target")
+    own = METHODS[config["method"]]
+    _, options = split_options(config["method"], {f.name: config[f.name] for f in dataclasses.fields(own)})
+    parts = (EnergyGuard(sampler.target), sampler.path, sampler.processes, sampler.network)
+    if isinstance(options, SPOptions):
+        return SelfProposal(*parts, error=sampler.error, options=options)
     energy_model = None
     if config["method"] == "egm-bs":
         if energy_network is None:
@@ -221,9 +241,7 @@ def make_method(config: Mapping[str, Any], sampler: Sampler, *, energy_network: 
         energy_model = EnergyModel(
             energy_network, sampler.path, sampler.target, forward_looking=config["forward_looking"]
         ).to(device=sampler.device, dtype=sampler.dtype)
-    _, options = split_options({f.name: config[f.name] for f in dataclasses.fields(EGMOptions)})
-    guard = EnergyGuard(sampler.target)
-    return EGM(guard, sampler.path, sampler.processes, sampler.network, energy_model=energy_model, options=options)
+    return EGM(*parts, error=sampler.error, energy_model=energy_model, options=options)
 
 
 class _seeded:

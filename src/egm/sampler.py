@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path as FilePath
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
+from egm.clock import Solver, time_grid
+from egm.denoiser_error import DenoiserError
 from egm.draws import Draws
+from egm.metrics.floors import derive_seed
 from egm.networks import predict
+from egm.path_weights import reverse_log_ratio, why_unweighted
 from egm.paths.discrete import Masked
 from egm.paths.product import ProductPath
 from egm.processes.base import Process
-from egm.processes.diffusion import Diffusion
-from egm.simulate import Solver, first_hitting, simulate, time_grid
+from egm.processes.flow import Flow
+from egm.simulate import Simulation, simulate
 from egm.spaces import Space, State
 from egm.targets.base import Target
+from egm.train.guard import EnergyGuard
 from egm.train.options import SolverChoice
 from egm.train.run_directory import RunDirectory
 
@@ -32,6 +40,7 @@ class Sampler:
     Attributes:
         space, path, processes, network: what is simulated.
         target: what it was trained for; None where it is not at hand (`egm.load` without it).
+        error: the denoiser's error, by which diffusions are widened.
         steps, solver, t_min: the simulation, see `TrainingOptions`.
         dtype: of the real variables.
         config: everything that defines the run (`config.yaml`).
@@ -41,6 +50,7 @@ class Sampler:
     path: ProductPath
     processes: Mapping[str, Process[Any]]
     network: nn.Module
+    error: DenoiserError
     target: Target | None = None
     steps: int = 100
     solver: SolverChoice = "auto"
@@ -52,6 +62,10 @@ class Sampler:
     def device(self) -> torch.device:
         """Where the network is."""
         return next(self.network.parameters()).device
+
+    def modules(self) -> dict[str, nn.Module]:
+        """What a saved sampler consists of."""
+        return {"network": self.network, "error": self.error}
 
     def sample(
         self,
@@ -76,42 +90,87 @@ class Sampler:
         if seed is not None and generator is not None:
             raise ValueError("give a seed or a generator, not both")
         generator = generator or torch.Generator(self.device).manual_seed(seed or 0)
+        reason = self.why_unweighted(steps)
         parts = [
-            self.latent(min(batch_size, n - start), generator=generator, steps=steps)
+            self.latent(min(batch_size, n - start), generator=generator, steps=steps, weigh=reason is None)
             for start in range(0, n, batch_size)
         ]
-        latent = {name: torch.cat([part[name] for part in parts]) for name in self.space}
-        return Draws(self.space, self.space.from_latent(latent))
+        latent = {name: torch.cat([part.state[name] for part in parts]) for name in self.space}
+        state = self.space.from_latent(latent)
+        if self.target is None or reason is not None:
+            return Draws(self.space, state, why_unweighted=reason)
+        folded = sum(int((~part.invertible).sum()) for part in parts if part.invertible is not None)
+        if folded:
+            reason = f"the flow's map was not seen to be invertible at {folded} of {n} draws; take more steps"
+            return Draws(self.space, state, why_unweighted=reason)
+        energy = EnergyGuard(self.target)
+        log_ratio = torch.cat([part.log_ratio for part in parts if part.log_ratio is not None])
+        log_weights = torch.cat([-energy(part.state).double() for part in parts]) + log_ratio
+        energy.check()
+        bounded = self.target.reference_kind == "exact" and not any(
+            isinstance(process, Flow) for process in self.processes.values()
+        )
+        return Draws(
+            self.space, state, log_weights=log_weights, eubo=partial(self.eubo, seed=derive_seed(seed or 0, 1))
+            if bounded else None, energy_calls=n,
+        )  # fmt: skip
 
-    def latent(self, n: int, *, generator: torch.Generator, steps: int | None = None) -> State:
-        """n draws in latent coordinates."""
+    def why_unweighted(self, steps: int | None = None) -> str | None:
+        """Why draws have no importance weights, or None if they have."""
+        if self.target is None:
+            return "the sampler was loaded without its target; pass target= to egm.load"
+        return why_unweighted(self.processes, self._course(steps)["solver"])
 
-        def predictor(x_t: State, t: torch.Tensor) -> State:
-            return predict(self.network, self.processes, x_t, t)
+    def latent(
+        self, n: int, *, generator: torch.Generator, steps: int | None = None, weigh: bool = False
+    ) -> Simulation:
+        """n draws in latent coordinates, with the log-ratios of their path weights if asked for."""
+        with self._evaluating():
+            return simulate(
+                self._predict, self.path, self.processes, n, weigh=weigh, generator=generator, dtype=self.dtype,
+                device=self.device, **self._course(steps),
+            )  # fmt: skip
 
-        masked_only = all(isinstance(path, Masked) for path in self.path.paths.values())
-        solver = self._choose_solver(masked_only and steps is None) if self.solver == "auto" else self.solver
-        where: dict[str, Any] = {"generator": generator, "dtype": self.dtype, "device": self.device}
-        grid = time_grid(self.steps if steps is None else steps, start=0.0 if masked_only else self.t_min)
+    def eubo(self, n: int = 2000, *, seed: int = 0) -> tuple[float, float]:
+        """Evidence upper bound and its standard error, from n exact draws of the target and paths drawn backwards.
+
+        At least log Z in expectation, by how much the sampler's paths miss of the target: a mode that is never visited
+        shows here and nowhere else. Needs a target with an exact sampler, and processes that can be run backwards.
+        """
+        target = self.target
+        if target is None or target.reference_kind != "exact":
+            raise ValueError(f"an evidence upper bound needs exact draws of the target, and {target!r} has none")
+        generator = torch.Generator(self.device).manual_seed(derive_seed(seed, 1))
+        state = target.exact_sample(n, seed=seed, device=self.device)
+        x_1 = self.space.to_latent({k: x.to(self.dtype) if x.is_floating_point() else x for k, x in state.items()})
+        with self._evaluating():
+            log_ratio = reverse_log_ratio(
+                self._predict, self.path, self.processes, x_1, generator=generator, **self._course(None)
+            )
+        log_w = log_ratio - target.latent_energy(x_1).double()
+        return float(log_w.mean()), float(log_w.std()) / math.sqrt(n)
+
+    def _predict(self, x_t: State, t: torch.Tensor) -> State:
+        return predict(self.network, self.processes, x_t, t)
+
+    def _course(self, steps: int | None) -> dict[str, Any]:
+        """Grid, solver and widening of a simulation."""
+        masked = [isinstance(path, Masked) for path in self.path.paths.values()]
+        solver: Solver = self.solver if self.solver != "auto" else "first-hitting" if any(masked) else "bridge"
+        if self.solver == "auto" and all(masked) and steps is not None:
+            solver = "bridge"  # several sites at once, as asked for
+        grid = time_grid(self.steps if steps is None else steps, start=0.0 if all(masked) else self.t_min)
+        return {"grid": grid, "solver": solver, "error": self.error}
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
         training = self.network.training
         self.network.eval()
         try:
-            if solver == "first-hitting":
-                return first_hitting(predictor, self.path, self.processes, n, grid=grid, **where)
-            return simulate(predictor, self.path, self.processes, n, grid=grid, solver=solver, **where)
+            yield
         finally:
             self.network.train(training)
 
-    def _choose_solver(self, reveal: bool) -> Solver | Literal["first-hitting"]:
-        """First hitting where it can be; Euler for diffusions, whose bridge narrows the law by what the denoiser does
-        not know (`Diffusion.step` without its error); otherwise bridges.
-        """
-        if reveal:
-            return "first-hitting"
-        diffuses = any(isinstance(process, Diffusion) for process in self.processes.values())
-        start = torch.tensor(self.t_min, dtype=torch.float64)
-        return "euler" if diffuses and all(p.finite_at(start) for p in self.processes.values()) else "bridge"
-
     def save(self, folder: str | FilePath) -> None:
         """Write `config.yaml` and `model.safetensors`, from which `egm.load` makes this sampler again."""
-        RunDirectory(folder).save_sampler(self.config, self.network)
+        RunDirectory(folder).save_sampler(self.config, self.modules())

@@ -1,65 +1,53 @@
 """Simulation: from the prior at t_0 to the target at t = 1, all variables on one clock.
 
-On a grid t_0 < … < t_T = 1 a prediction is made at each t_i and every variable moves from t_i to t_{i+1} with it:
+In each step from t to r a prediction is made at x_t and every variable moves with it:
 
-    bridge        the process's own step K(x_{i+1} | x_i): the bridge of a diffusion or of symbols averaged over the
-                  denoiser, the flow towards the denoised point, Euler for the continuous jump
-    euler         the generator frozen at t_i: x + h u, Euler–Maruyama, and jumps with probability min(hλ, 1)
-    tau-leaping   the same, but symbols jump with probability 1 − e^{−hλ}
-    heun          for flows x + ½h (u(x_i, t_i) + u(x̃, t_{i+1})), x̃ = x + h u(x_i, t_i), of second order in h
+    bridge         the process's own step K(x_r | x_t): the bridge of a diffusion or of symbols averaged over the
+                   denoiser, the flow towards the denoised point, Euler for the continuous jump
+    first-hitting  masked sites are revealed one at a time, each at its own random time; other variables follow bridges
+    euler          the generator frozen at t: x + h u, Euler–Maruyama, and jumps with probability min(hλ, 1)
+    tau-leaping    the same, but symbols jump with probability 1 − e^{−hλ}
+    heun           for flows x + ½h (u(x_t, t) + u(x̃, r)), x̃ = x + h u(x_t, t), of second order in h
 
 Rates κ̇/(1−κ) and velocities diverge at t = 1, so the last step is the bridge's for every solver: no mask is left.
-
-First hitting needs no grid for masked variables. A site is revealed at rate κ̇/(1−κ), whatever its value and the rest
-of the state, so its time has P(τ ≤ t) = κ_t and can be drawn beforehand, τ = κ^{-1}(U). Drawing its value from the
-denoiser at (x_τ, τ), one site after the other, gives exactly the chain with rates κ̇/(1−κ) D(y | x, t).
+First hitting is exact for masked variables: drawing a site's value from the denoiser at (x_τ, τ), τ = κ^{-1}(U), one
+site after the other, gives the chain in continuous time with rates κ̇/(1−κ) D(y | x, t).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
-from itertools import pairwise
-from typing import Any, Literal, TypeAlias, get_args
+from dataclasses import dataclass
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
-from egm.paths.discrete import Masked
+from egm.clock import Clock, Solver, make_clock
+from egm.flow_map import flow_step
+from egm.path_weights import ErrorOf, Predictor, in_order, require_densities, start_log_prob, step_log_ratio
 from egm.paths.product import ProductPath
 from egm.processes.base import Process, sample_table
-from egm.processes.discrete_jump import DiscreteJump
+from egm.processes.diffusion import Diffusion
 from egm.processes.flow import Flow
 from egm.spaces import State
 from egm.variables import Categorical
 
-#: predictions (denoiser means, tables, jump kernels) of every variable at latent states [n, ...] and times [n]
-Predictor: TypeAlias = Callable[[State, Tensor], State]
-Solver: TypeAlias = Literal["bridge", "euler", "tau-leaping", "heun"]
-Spacing: TypeAlias = Literal["uniform", "late"]
 
+@dataclass(frozen=True)
+class Simulation:
+    """What a simulation ends with.
 
-def time_grid(steps: int, *, start: float = 0.0, spacing: Spacing = "uniform") -> Tensor:
-    """Times from `start` to exactly 1, float64 [steps + 1], on the host.
-
-    Args:
-        steps: number of steps.
-        start: the first time; positive where a process cannot begin at 0 (Euler on a diffusion).
-        spacing: "uniform", best for symbols, or "late", with steps in proportion to √(1 − t): a real variable's fine
-            structure is decided where σ_t has come down to its width, late if the target is narrow.
-
-    >>> time_grid(4).tolist(), time_grid(4, spacing="late").tolist()
-    ([0.0, 0.25, 0.5, 0.75, 1.0], [0.0, 0.4375, 0.75, 0.9375, 1.0])
+    Attributes:
+        state: latent states x_1, [n, ...].
+        log_ratio: of path weights (`egm.path_weights`), float64 [n]; None if weights were not asked for.
+        invertible: whether the maps of flows were seen to be, bool [n]; None without flows or weights.
     """
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
-    if not 0 <= start < 1:
-        raise ValueError(f"start must fulfil 0 <= start < 1, got {start}")
-    if spacing not in get_args(Spacing):
-        raise ValueError(f"spacing must be one of {', '.join(get_args(Spacing))}, got {spacing!r}")
-    share = torch.linspace(0, 1, steps + 1, dtype=torch.float64, device="cpu")
-    if spacing == "late":
-        share = 1 - (1 - share).square()
-    return torch.lerp(share.new_tensor(start), share.new_tensor(1.0), share)  # exact at both ends
+
+    state: State
+    log_ratio: Tensor | None = None
+    invertible: Tensor | None = None
 
 
 @torch.no_grad()
@@ -69,12 +57,14 @@ def simulate(
     processes: Mapping[str, Process[Any]],
     n: int,
     *,
-    grid: Tensor,
+    grid: Tensor | None = None,
     solver: Solver = "bridge",
+    error: ErrorOf | None = None,
+    weigh: bool = False,
     generator: torch.Generator | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
-) -> State:
+) -> Simulation:
     """Draw n latent states x_1, starting from the path's prior at grid[0].
 
     Args:
@@ -82,130 +72,60 @@ def simulate(
         path: the path of every variable.
         processes: the process of every variable.
         n: number of draws.
-        grid: increasing times that end at 1, on the host (`time_grid`). Times that are equal in `dtype` are merged.
-        solver: see the top of this file. The last step is the bridge's whatever the solver.
+        grid: increasing times that end at 1, on the host (`egm.clock.time_grid`); times that are equal in `dtype` are
+            merged. First hitting needs none where every variable is masked, and calls `predict` once for each site.
+        solver: see the top of this file.
+        error: widens the bridges of diffusions; zero by default, which narrows their law.
+        weigh: compute `log_ratio`; only bridges and reveals have one.
         generator: source of every random number, on `device`.
         dtype: of times and reals; by default torch's.
         device: where to simulate.
     """
-    if solver not in get_args(Solver):
-        raise ValueError(f"solver must be one of {', '.join(get_args(Solver))}, got {solver!r}")
-    processes = _of_space(path, processes)
-    flows = {name: process for name, process in processes.items() if isinstance(process, Flow)}
-    if solver == "heun" and not flows:
-        raise ValueError("solver 'heun' corrects the steps of Flow variables and there is none; use solver='bridge'")
-    times = _host_times(grid, dtype)
+    processes = in_order(path, processes)
+    _check(processes, solver)
+    if weigh:
+        require_densities(processes, solver, error)
+    clock = make_clock(processes, n, grid=grid, solver=solver, generator=generator, dtype=dtype, device=device)
     if solver in ("euler", "tau-leaping"):
-        _require_finite(processes, times)
-    times = times.to(device or torch.get_default_device())
+        _require_finite(processes, clock)
+    flows = {name: process for name, process in processes.items() if isinstance(process, Flow)}
 
-    x = path.prior_sample((n,), times[0], generator=generator, dtype=dtype, device=device)
-    for i, (t, r) in enumerate(pairwise(times.unbind())):
-        method = solver if i < len(times) - 2 else "bridge"
-        prediction = predict(x, t.expand(n))
-        x_r = {
-            name: _step_of(process, method)(x[name], prediction[name], t, r, generator=generator)
-            for name, process in processes.items()
-        }
-        if method == "heun":
-            ahead = predict(x_r, r.expand(n))
+    x = path.prior_sample((n,), clock.start, generator=generator, dtype=dtype, device=device)
+    for name in clock.first_event:  # every reveal is still to come
+        x[name] = torch.full_like(x[name], processes[name].path.variable.mask)
+    log_ratio = -start_log_prob(path, x, clock)
+    invertible = torch.ones(n, dtype=torch.bool, device=log_ratio.device)
+    for i, tick in enumerate(clock):
+        t, r, solver = tick.t, tick.r, solver if i < len(clock) - 1 else _last(solver)
+        moved: State = {}
+        if weigh and flows:
+            prediction, moved, log_det, regular = flow_step(predict, flows, x, t.expand(n), r)
+            log_ratio, invertible = log_ratio + log_det, invertible & regular
+        else:
+            prediction = predict(x, t.expand(n))
+        for name, process in processes.items():
+            if name in tick.sites:
+                site = tick.sites[name]
+                moved[name] = reveal(process.path.variable, x[name], prediction[name], site, generator)
+            elif name not in moved:
+                step = _step_of(
+                    process, solver, None if error is None else functools.partial(error, name, t.reshape(-1))
+                )
+                moved[name] = step(x[name], prediction[name], t, r, generator=generator)
+        if solver == "heun":
+            ahead = predict(moved, r.expand(n))
             for name, flow in flows.items():
                 u_t = flow.marginal(x[name], prediction[name], t).drift
-                u_r = flow.marginal(x_r[name], ahead[name], r).drift
-                x_r[name] = x[name] + 0.5 * (r - t) * (u_t + u_r)
-        x = x_r
-    return x
+                u_r = flow.marginal(moved[name], ahead[name], r).drift
+                moved[name] = x[name] + 0.5 * (r - t) * (u_t + u_r)
+        if weigh:
+            kernels = {name: process for name, process in processes.items() if name not in flows}
+            log_ratio = log_ratio + step_log_ratio(kernels, x, moved, prediction, tick=tick, error=error)
+        x = moved
+    return Simulation(x, log_ratio, invertible if flows else None) if weigh else Simulation(x)
 
 
-@torch.no_grad()
-def first_hitting(
-    predict: Predictor,
-    path: ProductPath,
-    processes: Mapping[str, Process[Any]],
-    n: int,
-    *,
-    grid: Tensor | None = None,
-    generator: torch.Generator | None = None,
-    dtype: torch.dtype | None = None,
-    device: torch.device | str | None = None,
-) -> State:
-    """Draw n latent states x_1, revealing the sites of masked variables one at a time, each at its own random time.
-
-    If every variable is masked, this calls `predict` once for each site, and its law is that of the chain in continuous
-    time, whatever `predict` says. Other variables step from event to event, the events being reveals and grid times.
-
-    Args:
-        predict: called with latent states [n, *shape] and their own times [n]; returns every variable's prediction.
-        path: the path of every variable.
-        processes: the process of every variable.
-        n: number of draws.
-        grid: times at which the variables that are not masked step as well; not used if there are none.
-        generator: source of every random number, on `device`.
-        dtype: of times and reals; by default torch's.
-        device: where to simulate.
-    """
-    processes = _of_space(path, processes)
-    masked = {
-        name: process.path
-        for name, process in processes.items()
-        if isinstance(process, DiscreteJump) and isinstance(process.path, Masked)
-    }
-    if not masked:
-        raise ValueError(f"first hitting reveals masked variables, and none of {list(processes)} is; use simulate")
-    if len(masked) < len(processes) and grid is None:
-        others = [name for name in processes if name not in masked]
-        raise ValueError(f"the variables {others} are not masked and need a grid, for example grid=time_grid(100)")
-    dtype, device = dtype or torch.get_default_dtype(), device or torch.get_default_device()
-    if grid is None or len(masked) == len(processes):
-        start, stops = 0.0, torch.ones(1, dtype=dtype)
-    else:
-        stops = _host_times(grid, dtype)
-        start = float(stops[0])
-
-    x = path.prior_sample((n,), start, generator=generator, dtype=dtype, device=device)
-    clocks = [stops.to(device).expand(n, -1)]
-    first_event: dict[str, int] = {}  # an event is a time of the grid, or the reveal of one site
-    for name, path_ in masked.items():
-        first_event[name] = sum(clock.shape[1] for clock in clocks)
-        clocks.append(_reveal_times(path_, n, start, generator=generator, dtype=dtype, device=device))
-    clock, order = torch.cat(clocks, 1).sort(dim=1, stable=True)
-    for t, r, event in zip(clock[:, :-1].unbind(1), clock[:, 1:].unbind(1), order[:, :-1].unbind(1), strict=True):
-        prediction = predict(x, t)
-        x = {
-            name: _reveal(masked[name].variable, x[name], prediction[name], event - first_event[name], generator)
-            if name in masked
-            else process.step(x[name], prediction[name], t, r, generator=generator)
-            for name, process in processes.items()
-        }
-    return x
-
-
-def _step_of(process: Process[Any], solver: Solver) -> Callable[..., Tensor]:
-    """The step that moves a variable; under Heun flows first take the Euler step to x̃."""
-    if solver == "euler" or (solver == "heun" and isinstance(process, Flow)):
-        return process.euler
-    return process.tau_leap if solver == "tau-leaping" else process.step
-
-
-def _reveal_times(
-    path: Masked,
-    n: int,
-    start: float,
-    *,
-    generator: torch.Generator | None,
-    dtype: torch.dtype,
-    device: torch.device | str,
-) -> Tensor:
-    """τ = κ^{-1}(U) given τ > start, for every site, [n, sites]; never equal to start or 1 in `dtype`."""
-    u = torch.rand((n, path.variable.sites), generator=generator, dtype=torch.float64, device=device)
-    kappa = float(path.kappa(torch.tensor(start, dtype=torch.float64)))
-    tau = path.schedule.inverse(kappa + (1 - kappa) * u)
-    # steps from t = 0 to 0 and from 1 to 1 are 0/0
-    eps = torch.finfo(dtype).eps
-    return tau.clamp(start + eps, 1 - eps).to(dtype)
-
-
-def _reveal(variable: Categorical, x: Tensor, table: Tensor, site: Tensor, generator: torch.Generator | None) -> Tensor:
+def reveal(variable: Categorical, x: Tensor, table: Tensor, site: Tensor, generator: torch.Generator | None) -> Tensor:
     """Draw the value of one masked site of each state from its table; revealed and foreign sites stay as they are.
 
     Shapes: x [n, *shape], table [n, *shape, symbols], site [n] counted in the flattened shape.
@@ -218,32 +138,33 @@ def _reveal(variable: Categorical, x: Tensor, table: Tensor, site: Tensor, gener
     return flat.scatter(1, at, torch.where(hidden, value, old)).reshape(x.shape)
 
 
-def _of_space(path: ProductPath, processes: Mapping[str, Process[Any]]) -> dict[str, Process[Any]]:
-    """The processes in the space's order, so that draws do not depend on how they were listed."""
-    if processes.keys() != path.paths.keys():
-        raise ValueError(f"processes must name the variables {list(path.paths)}, got {list(processes)}")
-    return {name: processes[name] for name in path.paths}
+def _step_of(process: Process[Any], solver: Solver, error: Callable[[], Tensor] | None) -> Callable[..., Tensor]:
+    """The step that moves a variable; under Heun flows first take the Euler step to x̃."""
+    if solver == "euler" or (solver == "heun" and isinstance(process, Flow)):
+        return process.euler
+    if solver == "tau-leaping":
+        return process.tau_leap
+    if isinstance(process, Diffusion) and error is not None:
+        return functools.partial(process.step, error=error())
+    return process.step
 
 
-def _host_times(grid: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """The grid in `dtype`, checked, still on the host; times that `dtype` cannot tell apart are merged."""
-    if grid.device.type != "cpu" or not grid.is_floating_point() or grid.ndim != 1 or len(grid) < 2:
-        raise ValueError(
-            f"grid must be a vector of at least two floats on the host, got {grid.dtype} of shape {tuple(grid.shape)}"
-            f" on {grid.device}; make one with time_grid(steps)"
-        )
-    if not (bool((grid.diff() > 0).all()) and grid[0] >= 0 and grid[-1] == 1):
-        raise ValueError(f"grid must increase from grid[0] >= 0 to exactly 1, got {grid.tolist()}")
-    times = torch.unique_consecutive(grid.to(dtype or torch.get_default_dtype()))
-    if len(times) < 2:
-        raise ValueError(f"grid starts at {float(grid[0])}, which is 1 in {times.dtype}; start earlier or use float64")
-    return times
+def _last(solver: Solver) -> Solver:
+    return solver if solver == "first-hitting" else "bridge"
 
 
-def _require_finite(processes: Mapping[str, Process[Any]], times: Tensor) -> None:
+def _check(processes: Mapping[str, Process[Any]], solver: Solver) -> None:
+    if solver not in get_args(Solver):
+        raise ValueError(f"solver must be one of {', '.join(get_args(Solver))}, got {solver!r}")
+    if solver == "heun" and not any(isinstance(process, Flow) for process in processes.values()):
+        raise ValueError("solver 'heun' corrects the steps of Flow variables and there is none; use solver='bridge'")
+
+
+def _require_finite(processes: Mapping[str, Process[Any]], clock: Clock) -> None:
     for name, process in processes.items():
-        if len(times) > 2 and not process.finite_at(times[0]):  # a single step is the bridge's
+        start = torch.tensor(clock.start, dtype=torch.float64)
+        if len(clock) > 1 and not process.finite_at(start):  # a single step is the bridge's
             raise ValueError(
-                f"the generator of '{name}' is infinite at t = {float(times[0])}, where an Euler step cannot begin;"
+                f"the generator of '{name}' is infinite at t = {clock.start}, where an Euler step cannot begin;"
                 " start the grid later, time_grid(steps, start=0.01), or use solver='bridge'"
             )

@@ -149,6 +149,13 @@ class Real:
         variance = torch.as_tensor(variance, dtype=residual.dtype, device=residual.device)
         return -0.5 * (square / variance + self.dimension * torch.log(2 * math.pi * variance))
 
+    def diagonal_log_prob(self, residual: Tensor, variance: Tensor) -> Tensor:
+        """log N(residual; 0, diag variance), shape [...]; `variance` broadcasts, one number a state where centred."""
+        if self.centered or not self.latent_shape:
+            return self.gaussian_log_prob(residual, variance.reshape(variance.shape[: variance.ndim - len(self.shape)]))
+        each = residual.square() / variance + torch.log(2 * math.pi * variance)
+        return -0.5 * each.sum(tuple(range(-len(self.latent_shape), 0)))
+
     def check(self, x: Tensor, name: str) -> None:
         """Raise if x is not a value of this variable; `name` is used in the message."""
         check_trailing_shape(x, self.shape, name)

@@ -142,7 +142,7 @@ def test_states_whose_proposals_all_have_zero_density_teach_nothing():
     finite = make_trainer(own_target(), steps=1)
     walled = make_trainer(own_target(lambda x: torch.full_like(x[..., 0], INF)), steps=1)
     for trainer, taught in ((finite, True), (walled, False)):
-        trainer.buffer.add(trainer.sampler.latent(16, generator=trainer.generator))
+        trainer.buffer.add(trainer.sampler.latent(16, generator=trainer.generator).state)
         losses = trainer.gradient_step()
         assert bool(losses["sampler_loss"] > 0) == taught
         gradients = [p.grad for p in trainer.method.network.parameters() if p.grad is not None]

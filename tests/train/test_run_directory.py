@@ -86,9 +86,10 @@ def test_hardware_names_the_device():
 
 def test_the_network_is_saved_without_pickle(finished):
     tensors = safetensors.torch.load_file(finished / "model.safetensors")
-    network = egm.load(finished).network
-    assert set(tensors) == set(network.state_dict())
-    for name, value in network.state_dict().items():
+    modules = egm.load(finished).modules()
+    saved = {f"{part}.{name}": x for part, module in modules.items() for name, x in module.state_dict().items()}
+    assert set(tensors) == set(saved)
+    for name, value in saved.items():
         assert torch.equal(value, tensors[name])
     assert any(bool((x != 0).any()) for name, x in tensors.items() if "heads" in name)  # it was trained
 
@@ -120,7 +121,7 @@ def test_what_is_missing_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"not a run: it has no config\.yaml"):
         run.read_config()
     with pytest.raises(FileNotFoundError, match="no trained network"):
-        run.read_network()
+        run.read_sampler()
     (tmp_path / "config.yaml").write_text("- 1\n", encoding="utf-8")
     with pytest.raises(ValueError, match="expected a mapping"):
         run.read_config()
@@ -225,8 +226,8 @@ def test_a_crash_while_writing_leaves_the_old_files_whole(tmp_path, monkeypatch,
         run = RunDirectory(tmp_path)
         network = egm.load(tmp_path).network
         for write in (
-            lambda: run.save({"step": 9}, {"new": 1}, network),
-            lambda: run.save_sampler({"new": 1}, network),
+            lambda: run.save({"step": 9}, {"new": 1}, {"network": network}),
+            lambda: run.save_sampler({"new": 1}, {"network": network}),
             lambda: run.write_config({"new": 1}),
             lambda: run.append_metrics({"step": 3, "new_column": 1.0}),
             lambda: run.forget_metrics_after(-1),

@@ -61,7 +61,7 @@ def test_the_first_step_of_adamw_moves_by_the_learning_rate():
     trainer = make_trainer(
         SPACES["mixed"](), "egm-bs", steps=9, weight_decay=0.0, learning_rate=1e-3, energy_learning_rate=1e-2
     )
-    trainer.buffer.add(trainer.sampler.latent(16, generator=trainer.generator))
+    trainer.buffer.add(trainer.sampler.latent(16, generator=trainer.generator).state)
     modules = trainer.method.network, trainer.method.energy_model
     before = [flat(module.parameters()) for module in modules if module is not None]
     trainer.set_learning_rates()
@@ -73,8 +73,8 @@ def test_the_first_step_of_adamw_moves_by_the_learning_rate():
 
 def test_gradients_are_clipped_group_by_group():
     def gradients(clip):
-        trainer = make_trainer(SPACES["mixed"](), "egm-bs", steps=9, clip_gradient=clip)
-        trainer.buffer.add(trainer.sampler.latent(16, generator=trainer.generator))
+        trainer = make_trainer(SPACES["mixed"](), "egm-bs", steps=9, lambda_cont=5.0, clip_gradient=clip)
+        trainer.buffer.add(trainer.sampler.latent(16, generator=trainer.generator).state)
         trainer.gradient_step()
         groups = trainer.optimizer.param_groups
         return [flat(p.grad for p in group["params"] if p.grad is not None) for group in groups]

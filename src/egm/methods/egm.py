@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from egm.denoiser_error import DenoiserError
 from egm.energy_model import EnergyModel, unfinished
 from egm.estimators import Estimate, Proposal, estimate
 from egm.losses import RealLoss, SymbolLoss, variable_loss
@@ -29,10 +30,12 @@ from egm.networks.base import activation_bytes
 from egm.paths.discrete import Masked
 from egm.paths.gaussian import VE
 from egm.paths.product import ProductPath
-from egm.processes.base import Process
+from egm.processes.base import DenoisingProcess, Process
 from egm.processes.jump import Jump
+from egm.sampler import Sampler
 from egm.single_site import single_site
 from egm.spaces import State
+from egm.train.buffer import ReplayBuffer
 from egm.train.guard import EnergyGuard
 from egm.train.options import check_numbers
 
@@ -111,6 +114,7 @@ class EGM:
         path, processes: of every variable.
         network: the denoiser.
         energy_model: E^φ, or None for EGM.
+        error: takes in the denoiser's errors, which path weights need.
     """
 
     def __init__(
@@ -122,6 +126,7 @@ class EGM:
         *,
         energy_model: EnergyModel | None,
         options: EGMOptions,
+        error: DenoiserError | None = None,
     ) -> None:
         jumps = [name for name, process in processes.items() if isinstance(process, Jump)]
         if energy_model is not None and jumps:
@@ -137,13 +142,25 @@ class EGM:
                 " use bootstrap='proposals'"
             )
         self.energy, self.path, self.processes, self.network = energy, path, processes, network
-        self.energy_model, self.options = energy_model, options
+        self.error, self.energy_model, self.options = error, energy_model, options
         self.t_min = default_t_min(path) if options.t_min is None else options.t_min
         self.average: AveragedModel | None = None
         if energy_model is not None:
             average = get_ema_multi_avg_fn(options.energy_ema)
             self.average = AveragedModel(energy_model.network, multi_avg_fn=average)
             self.average.requires_grad_(False)
+
+    def refresh(self, buffer: ReplayBuffer, sampler: Sampler, n: int, generator: torch.Generator) -> None:
+        """Draw n end points into the buffer."""
+        buffer.add(sampler.latent(n, generator=generator).state)
+
+    def end_points(self, buffer: ReplayBuffer, n: int, generator: torch.Generator) -> State:
+        """n states of the buffer."""
+        return buffer.sample(n, generator)
+
+    def finished(self) -> bool:
+        """Never: there is no measure of quality to go by."""
+        return False
 
     def modules(self) -> dict[str, nn.Module]:
         """What has to be saved to go on: networks and running averages."""
@@ -171,6 +188,9 @@ class EGM:
                 self.energy_model.calibrate(x_t, t, end.energy)
             got, sites, target = self._estimates(x_t, t, far, generator)
         output = self.network(x_t, t)
+        if self.error is not None:
+            denoised = [name for name, process in self.processes.items() if isinstance(process, DenoisingProcess)]
+            self.error.update(x_1, {name: output[name].detach() for name in denoised}, t)
         total = torch.zeros((), device=t.device)
         # States whose proposals all have zero density say nothing about the generator.
         weight = (got.ess > 0).to(t.dtype) * (t if self.options.time_weight == "t" else 1.0)
@@ -193,6 +213,13 @@ class EGM:
         begun = self.averaging or progress >= self.options.energy_ema_start
         if self.energy_model is not None and self.average is not None and begun:
             self.average.update_parameters(self.energy_model.network)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next step depends on, beside modules and buffer: nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any], buffer: ReplayBuffer) -> None:
+        """Go on from what `state_dict` gave."""
 
     def times(self, n: int, generator: torch.Generator) -> tuple[Tensor, int]:
         """n stratified times in ascending order, and how many of them are bootstrapped (t + ε < 1)."""

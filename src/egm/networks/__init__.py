@@ -6,6 +6,7 @@ from egm.networks.lattice import LatticeConv
 from egm.networks.mlp import MLP, ResidualMLP
 from egm.networks.precondition import Preconditioned
 from egm.networks.registry import NETWORKS, default_body
+from egm.networks.symmetric import Symmetrised, symmetrise
 
 __all__ = [
     "EGNN",
@@ -17,6 +18,8 @@ __all__ = [
     "Preconditioned",
     "ResidualMLP",
     "Scalar",
+    "Symmetrised",
     "default_body",
     "predict",
+    "symmetrise",
 ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -53,7 +53,15 @@ class RealGenerator:
 
 
 class Process(ABC, Generic[G]):
-    """A process on one path; G is the type of its generator (`RealGenerator`, or a tensor of rates)."""
+    """A process on one path; G is the type of its generator (`RealGenerator`, or a tensor of rates).
+
+    Attributes:
+        path: the path it follows.
+        has_density: whether `log_step` exists.
+    """
+
+    path: Any
+    has_density: bool = False
 
     @property
     @abstractmethod
@@ -85,6 +93,10 @@ class Process(ABC, Generic[G]):
         self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """One simulation step from t to r with the prediction held fixed."""
+
+    def log_step(self, x_r: Tensor, x_t: Tensor, prediction: Tensor, t: Time, r: Time) -> Tensor:
+        """log K(x_r | x_t) of `step`, shape [...]; the batches of x_r and x_t broadcast."""
+        raise NotImplementedError(f"the step of {type(self).__name__} has no density")
 
     @abstractmethod
     def euler(

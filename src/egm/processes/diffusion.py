@@ -16,6 +16,8 @@ from egm.processes.base import DenoisingProcess, RealGenerator
 class Diffusion(DenoisingProcess):
     """The SDE that follows a Gaussian path; its prediction is the denoiser E[x_1 | x_t]."""
 
+    has_density = True
+
     def conditional(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> RealGenerator:
         g2 = self.path.diffusion(self.path.over_sites(t, x_t))
         drift = self.path.velocity(x_t, x_r, t, r) + 0.5 * g2 * self.path.score(x_t, x_r, t, r)
@@ -33,7 +35,8 @@ class Diffusion(DenoisingProcess):
     ) -> Tensor:
         """The bridge towards the denoised point, widened by the denoiser's error variance a coordinate.
 
-        `error` has the batch's shape. With error = 0 the last step (r = 1) lands on the prediction and has no density.
+        `error` has the batch's shape, or also the variable's own axes where it differs between coordinates. With
+        error = 0 the last step (r = 1) lands on the prediction and has no density.
         """
         mean, variance = self._moments(x_t, prediction, t, r, error)
         noise = self.path.variable.noise(
@@ -46,10 +49,7 @@ class Diffusion(DenoisingProcess):
     ) -> Tensor:
         """log K(x_r | x_t) of `step`, shape [...]."""
         mean, variance = self._moments(x_t, prediction, t, r, error)
-        axes = len(self.path.variable.latent_shape)
-        return self.path.variable.gaussian_log_prob(
-            x_r - mean, variance.reshape(variance.shape[: variance.ndim - axes])
-        )
+        return self.path.variable.diagonal_log_prob(x_r - mean, variance)
 
     def finite_at(self, t: Tensor) -> bool:
         return bool(torch.isfinite(self.path.diffusion(t)))
@@ -58,4 +58,5 @@ class Diffusion(DenoisingProcess):
         self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, error: Tensor | float
     ) -> tuple[Tensor, Tensor]:
         mean, variance, b = self.path.bridge(x_t, self.path.variable.project(prediction), t, r)
-        return mean, variance + b.square() * self.path.over_sites(error, x_t)
+        each = isinstance(error, Tensor) and error.ndim == x_t.ndim
+        return mean, variance + b.square() * (error if each else self.path.over_sites(error, x_t))

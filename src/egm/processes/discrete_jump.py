@@ -25,6 +25,8 @@ class DiscreteJump(Process[Tensor]):
     Generators are rates towards each data symbol, [..., *shape, n], zero at the current symbol.
     """
 
+    has_density = True
+
     def __init__(self, path: DiscretePath) -> None:
         if not isinstance(path, DiscretePath):
             raise TypeError(f"DiscreteJump follows a discrete path (Masked, Uniform), got {path!r}")

@@ -32,6 +32,11 @@ class ReplayBuffer:
         self._next = (self._next + n) % self.capacity
         self.filled = min(self.filled + n, self.capacity)
 
+    @property
+    def held(self) -> State:
+        """What is in the buffer, [filled, ...], in no particular order."""
+        return {name: x[: self.filled] for name, x in self._states.items()}
+
     def sample(self, n: int, generator: torch.Generator) -> State:
         """n states drawn with replacement."""
         if not self.filled:
@@ -41,7 +46,7 @@ class ReplayBuffer:
 
     def state_dict(self) -> dict[str, Tensor | int | State]:
         """Everything that the buffer holds."""
-        return {"states": {name: x[: self.filled] for name, x in self._states.items()}, "next": self._next}
+        return {"states": self.held, "next": self._next}
 
     def load_state_dict(self, state: dict) -> None:
         """Take over what `state_dict` gave, each state in its old place; another capacity keeps the newest."""

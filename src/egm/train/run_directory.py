@@ -18,6 +18,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,30 +82,38 @@ class RunDirectory:
 
     # ------------------------------------------------------------------ progress
 
-    def save(self, state: dict[str, Any], config: dict[str, Any], network: nn.Module) -> None:
+    def save(self, state: dict[str, Any], config: dict[str, Any], modules: Mapping[str, nn.Module]) -> None:
         """Write the trainer's state, and then the sampler."""
         buffer = io.BytesIO()
         torch.save(state, buffer)
         self._write("checkpoint.pt", buffer.getvalue())
-        self.save_sampler(config, network)
+        self.save_sampler(config, modules)
 
     def read_state(self, device: torch.device | str) -> dict[str, Any] | None:
         """The trainer's state, or None if no checkpoint was reached."""
         file = self.folder / "checkpoint.pt"
         return torch.load(file, map_location=device, weights_only=True) if file.is_file() else None
 
-    def save_sampler(self, config: dict[str, Any], network: nn.Module) -> None:
-        """Write the network that draws are made with, and the configuration that rebuilds it."""
-        tensors = {name: x.detach().cpu().contiguous() for name, x in network.state_dict().items()}
+    def save_sampler(self, config: dict[str, Any], modules: Mapping[str, nn.Module]) -> None:
+        """Write what draws are made with, and the configuration that rebuilds it."""
+        tensors = {
+            f"{part}.{name}": x.detach().cpu().contiguous()
+            for part, module in modules.items()
+            for name, x in module.state_dict().items()
+        }
         self.write_config(config)
         self._write("model.safetensors", _safetensors().save(tensors))
 
-    def read_network(self) -> dict[str, Tensor]:
-        """The saved network's tensors."""
+    def read_sampler(self) -> dict[str, dict[str, Tensor]]:
+        """The tensors of each module that `save_sampler` was given."""
         file = self.folder / "model.safetensors"
         if not file.is_file():
             raise FileNotFoundError(f"{self.folder} holds no trained network (model.safetensors); train it further")
-        return _safetensors().load(file.read_bytes())
+        parts: dict[str, dict[str, Tensor]] = {}
+        for key, tensor in _safetensors().load(file.read_bytes()).items():
+            part, _, name = key.partition(".")
+            parts.setdefault(part, {})[name] = tensor
+        return parts
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Add a line to `metrics.csv`, flushed; a new column rewrites the file with it."""

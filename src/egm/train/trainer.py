@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from egm.methods.egm import EGM
+from egm.methods.self_proposal import SelfProposal
 from egm.metrics.floors import derive_seed
 from egm.sampler import Sampler
 from egm.train.buffer import ReplayBuffer
@@ -47,7 +48,7 @@ class Trainer:
 
     def __init__(
         self,
-        method: EGM,
+        method: EGM | SelfProposal,
         sampler: Sampler,
         options: TrainingOptions,
         *,
@@ -94,7 +95,9 @@ class Trainer:
                     self.between_steps = False
                     if self.step % self.options.inner_steps == 0:
                         self.check()
-                        self.buffer.add(self.sampler.latent(self.options.refresh, generator=self.generator))
+                        if self.method.finished():
+                            break
+                        self.method.refresh(self.buffer, self.sampler, self.options.refresh, self.generator)
                     self.set_learning_rates()
                     values = self.captured((self.buffer.filled, self.method.averaging))
                     self.update_averages()
@@ -115,7 +118,7 @@ class Trainer:
 
     def gradient_step(self) -> dict[str, Tensor]:
         """End points from the buffer, the method's loss, a step of AdamW; returns what to log."""
-        x_1 = self.buffer.sample(self.options.batch_size, self.generator)
+        x_1 = self.method.end_points(self.buffer, self.options.batch_size, self.generator)
         losses = self.method.losses(x_1, first=self.step == 0, generator=self.generator)
         self.optimizer.zero_grad(set_to_none=True)
         losses.pop("loss").backward()
@@ -219,7 +222,7 @@ class Trainer:
         self.check()
         self.seconds = time.monotonic() - self._began
         if self.run_directory is not None:
-            self.run_directory.save(self.state_dict(), self.sampler.config, self.sampler.network)
+            self.run_directory.save(self.state_dict(), self.sampler.config, self.sampler.modules())
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next step depends on."""
@@ -228,7 +231,9 @@ class Trainer:
             "seconds": self.seconds,
             **self.calls(),
             "modules": {name: module.state_dict() for name, module in self.method.modules().items()},
+            "method": self.method.state_dict(),
             "average": self.average.state_dict(),
+            "error": self.sampler.error.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "buffer": self.buffer.state_dict(),
             "generator": self.generator.get_state(),
@@ -255,6 +260,8 @@ class Trainer:
             on_device = isinstance(kept["lr"], Tensor)
             group["lr"] = kept["lr"].fill_(float(group["lr"])) if on_device else float(group["lr"])
         self.buffer.load_state_dict(state["buffer"])
+        self.method.load_state_dict(state["method"], self.buffer)
+        self.sampler.error.load_state_dict(state["error"])
         if state["device"] == self.generator.device.type:
             self.generator.set_state(state["generator"].cpu())
         else:  # generators of another kind of device cannot go on from there

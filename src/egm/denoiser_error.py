@@ -1,0 +1,78 @@
+"""How far off a denoiser is: err_t = E |x_1 − x̂_1(x_t)|² in each coordinate, by which the steps of a diffusion widen.
+
+It is measured while training, on the pairs (x_1, x_t) that the network is trained on, in units of what it would be if
+x_1 followed the reference law, σ_t²/v_t with v = α² + σ². The ratio is kept in bins of the log signal-to-noise ratio
+λ_t = log(α_t²/σ_t²), on which it depends smoothly for every path, as sums that forget (`DECAY` a step), and
+interpolated linearly between the bins.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from egm.paths.gaussian import GaussianPath
+from egm.paths.product import ProductPath
+from egm.spaces import State
+
+BINS, LOWEST, HIGHEST = 64, -10.0, 14.0  # of λ; CondOT passes λ = −10 at t = .0067 and 14 at t = .9991
+DECAY = 0.99
+SMALLEST = 1e-6  # a ratio of zero would leave a step without a density
+
+
+class DenoiserError(nn.Module):
+    """err_t of every real variable; before anything is measured, that of the reference law.
+
+    Coordinates are measured one by one, except in centred variables, whose steps must not leave the subspace.
+    """
+
+    def __init__(self, path: ProductPath) -> None:
+        super().__init__()
+        self._path = path
+        for name, variable in path.space.real.items():
+            shape = (1,) * len(variable.latent_shape) if variable.centered else variable.latent_shape
+            self.register_buffer(f"squares_{name}", torch.ones(BINS, *shape))
+            self.register_buffer(f"counts_{name}", torch.ones(BINS))
+
+    def forward(self, name: str, t: Tensor) -> Tensor:
+        """err_t of a variable, [..., *sites], where sites have the variable's axes (of length 1 if centred)."""
+        squares, counts = self.get_buffer(f"squares_{name}"), self.get_buffer(f"counts_{name}")
+        ratio = squares / counts.reshape((-1, *(1,) * (squares.ndim - 1)))
+        position = self._position(name, t)
+        below = position.floor().clamp(0, BINS - 2).long()
+        share = (position - below).reshape((*position.shape, *(1,) * (squares.ndim - 1)))
+        between = torch.lerp(ratio[below], ratio[below + 1], share.to(ratio.dtype)).clamp(min=SMALLEST)
+        return between.to(t.dtype) * self._unit(name, t).reshape((*t.shape, *(1,) * (squares.ndim - 1)))
+
+    @torch.no_grad()
+    def update(self, x_1: State, denoised: State, t: Tensor) -> None:
+        """Take in the errors of a batch: end points and denoised means [n, ...] of real variables at times [n]."""
+        for name, variable in self._path.space.real.items():
+            if name not in denoised:
+                continue
+            squares, counts = self.get_buffer(f"squares_{name}"), self.get_buffer(f"counts_{name}")
+            error = (x_1[name] - denoised[name]).square().flatten(1)
+            if variable.centered:
+                error = error.sum(1, keepdim=True) / variable.dimension
+            error = (error / self._unit(name, t)[:, None]).to(squares.dtype)
+            inside = one_hot(self._position(name, t).round().long(), BINS).to(squares.dtype)  # [n, bins]
+            count = inside.sum(0)
+            keep = torch.where(count > 0, DECAY, 1.0)
+            counts.mul_(keep).add_(count)
+            squares.mul_(keep.reshape((-1, *(1,) * (squares.ndim - 1))))
+            squares.add_((inside.T @ error).reshape(squares.shape))
+
+    def _position(self, name: str, t: Tensor) -> Tensor:
+        """λ_t in units of bins, from 0 to BINS − 1."""
+        path = cast(GaussianPath, self._path[name])
+        log_snr = 2 * torch.log(path.alpha(t)) - torch.log(path.variance(t))
+        return ((log_snr - LOWEST) / (HIGHEST - LOWEST)).clamp(0, 1) * (BINS - 1)
+
+    def _unit(self, name: str, t: Tensor) -> Tensor:
+        """The error that the reference law has, σ_t²/v_t."""
+        path = cast(GaussianPath, self._path[name])
+        variance = path.variance(t)
+        return variance / (path.alpha(t).square() + variance)

@@ -1,0 +1,199 @@
+"""EGM-SP: the sampler proposes for itself.
+
+Each round draws end points x_1 with their exact path weights (`egm.path_weights`), keeps the last few rounds, and
+trains on x_1 resampled in proportion to its weight, by conditional generator matching:
+
+    x_t ~ p_{t|1}(· | x_1),   loss = Σ_reals ‖o − o_θ‖²/d + Σ_symbols CE(x_1^i, D_θ^i) over the sites still to come,
+
+o the rescaled denoiser (`egm.losses`) and the cross-entropy of masked sites divided by 1 − κ_t, which makes its mean
+the path's own −log-likelihood. The target is reached through π_b ∝ p_ref^{1−b} exp(−bE), p_ref the law of the untrained
+sampler: every round moves b to the largest value at which the new draws keep the effective sample size `ess_target`.
+
+Nothing here looks at exact draws, exact log Z or a metric: b and the end of training follow from the weights alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from egm.denoiser_error import DenoiserError
+from egm.losses import variable_loss
+from egm.path_weights import why_unweighted
+from egm.paths.discrete import Masked
+from egm.paths.product import ProductPath
+from egm.processes.base import Process
+from egm.sampler import Sampler
+from egm.spaces import State
+from egm.train.buffer import ReplayBuffer
+from egm.train.guard import EnergyGuard
+
+T_MAX = 1 - 1e-3  # the last time that is trained on
+HALVINGS = 30  # of the interval in which b is looked for
+IMPROVEMENT = 1e-3  # of the effective sample size that counts as one
+
+
+@dataclass(frozen=True)
+class SPOptions:
+    """Options of EGM-SP.
+
+    Attributes:
+        ess_target: effective sample size (a fraction) that a round's weights keep while b moves towards 1.
+        patience: rounds; training stops when b = 1 and the mean ESS over so many rounds is not above that of as many
+            before. 0 for never.
+    """
+
+    ess_target: float = 0.4
+    patience: int = 100
+
+    def __post_init__(self) -> None:
+        if not 0 < self.ess_target < 1:
+            raise ValueError(f"ess_target is a fraction of the draws and lies in (0, 1), got {self.ess_target}")
+        if self.patience < 0:
+            raise ValueError(f"patience counts rounds and must be at least 0, got {self.patience}")
+
+
+class SelfProposal:
+    """The losses of EGM-SP, and what a round does.
+
+    Args:
+        energy: the target's latent energy, watched.
+        path, processes: of every variable.
+        network: the denoiser.
+        error: takes in the denoiser's errors, by which the next round's steps are widened.
+    """
+
+    energy_model = None
+    averaging = False
+
+    def __init__(
+        self,
+        energy: EnergyGuard,
+        path: ProductPath,
+        processes: Mapping[str, Process[Any]],
+        network: nn.Module,
+        *,
+        error: DenoiserError,
+        options: SPOptions,
+    ) -> None:
+        if (reason := why_unweighted(processes, "bridge")) is not None:
+            raise ValueError(f"egm-sp trains on weighted draws, and there are no path weights: {reason}")
+        self.energy, self.path, self.processes, self.network = energy, path, processes, network
+        self.error, self.options = error, options
+        device = next(network.parameters()).device
+        self.b = torch.zeros((), dtype=torch.float64, device=device)
+        self.ess = torch.ones((), dtype=torch.float64, device=device)  # of the last round, at its b
+        self._history: list[Tensor] = []  # of (b, ess)
+        self._cumulative = torch.zeros(0)  # of the weights in the buffer
+
+    def modules(self) -> dict[str, nn.Module]:
+        """What has to be saved to go on."""
+        return {"network": self.network}
+
+    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
+        """Parameters with their learning rates."""
+        return [{"params": list(self.network.parameters()), "lr": learning_rate}]
+
+    # ------------------------------------------------------------------ a round
+
+    @torch.no_grad()
+    def refresh(self, buffer: ReplayBuffer, sampler: Sampler, n: int, generator: torch.Generator) -> None:
+        """Draw n weighted end points into the buffer, move b, weigh everything in the buffer anew."""
+        drawn = sampler.latent(n, generator=generator, weigh=True)
+        energy, log_ref = self.energy(drawn.state), self.path.prior_log_prob(drawn.state, 1.0)
+        terms = torch.stack([drawn.log_ratio, log_ref.double(), energy.double()], 1)  # type: ignore[list-item]
+        self.b.copy_(self._largest_b(terms))
+        self.ess.copy_(_ess(log_weights(terms, self.b)))
+        self._history = [*self._history, torch.stack([self.b, self.ess])][-2 * max(1, self.options.patience) :]
+        buffer.add({**drawn.state, ".terms": terms})
+        self.weigh(buffer)
+
+    @torch.no_grad()
+    def weigh(self, buffer: ReplayBuffer) -> None:
+        """The weights of what the buffer holds, at the present b; rounds count alike, each estimates the same Z_b."""
+        log_w = log_weights(buffer.held[".terms"], self.b)
+        cumulative = torch.softmax(log_w, 0).cumsum(0)
+        if len(self._cumulative) != len(cumulative):
+            self._cumulative = cumulative
+        else:
+            self._cumulative.copy_(cumulative)  # where a recorded step reads it
+
+    def end_points(self, buffer: ReplayBuffer, n: int, generator: torch.Generator) -> State:
+        """n states of the buffer in proportion to their weights, by stratified resampling, in random order."""
+        device = self._cumulative.device
+        u = (torch.arange(n, device=device) + torch.rand(n, generator=generator, device=device)) / n
+        index = torch.searchsorted(self._cumulative, u.double() * self._cumulative[-1])
+        index = index.clamp(max=len(self._cumulative) - 1)
+        index = index[torch.rand(n, generator=generator, device=device).argsort()]
+        return {name: x[index] for name, x in buffer.held.items() if name in self.path.paths}
+
+    def finished(self) -> bool:
+        """Whether the effective sample size has stopped to improve; asked once a round, waits for the device."""
+        rounds = self.options.patience
+        if not rounds or len(self._history) < 2 * rounds:
+            return False
+        b, ess = torch.stack(self._history).T
+        return bool((b[0] == 1) & (ess[rounds:].mean() < ess[:rounds].mean() + IMPROVEMENT))
+
+    def _largest_b(self, terms: Tensor) -> Tensor:
+        """By bisection, between the present b and 1, without waiting for the device."""
+        low, high = self.b.clone(), torch.ones_like(self.b)
+        arrived = _ess(log_weights(terms, high)) >= self.options.ess_target
+        for _ in range(HALVINGS):
+            middle = 0.5 * (low + high)
+            enough = _ess(log_weights(terms, middle)) >= self.options.ess_target
+            low, high = torch.where(enough, middle, low), torch.where(enough, high, middle)
+        return torch.where(arrived, 1.0, low)
+
+    # ------------------------------------------------------------------ a step
+
+    def losses(self, x_1: State, *, first: bool, generator: torch.Generator) -> dict[str, Tensor]:
+        """The loss to minimise and what to log beside it, 0-dimensional tensors."""
+        n = len(next(iter(x_1.values())))
+        u = torch.rand(n, generator=generator, device=generator.device)
+        t = T_MAX * (torch.arange(n, device=u.device) + u) / n
+        x_t = self.path.sample(x_1, t, generator=generator)
+        output = self.network(x_t, t)
+        total = torch.zeros((), device=t.device)
+        for name, process in self.processes.items():
+            part, x = self.path[name], x_1[name]
+            sites = None
+            if name in self.path.space.categorical:
+                x = one_hot(x, process.path.variable.size).to(output[name].dtype)
+            if isinstance(part, Masked):
+                left = (1 - part.kappa(part.over_sites(t, x_t[name]))).clamp(min=1 / part.variable.sites)
+                sites = part.active(x_t[name]) / left
+            total = total + variable_loss(process, x_t[name], t, x, output[name], sites=sites).mean()
+        self.error.update(x_1, {name: output[name].detach() for name in self.path.space.real}, t)
+        return {"loss": total, "sampler_loss": total.detach(), "ess": self.ess.clone(), "b": self.b.clone()}
+
+    def after_step(self, progress: float) -> None:
+        """Nothing: there is no energy model to average."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next round depends on, beside modules and buffer."""
+        return {"b": self.b, "ess": self.ess, "history": self._history}
+
+    def load_state_dict(self, state: dict[str, Any], buffer: ReplayBuffer) -> None:
+        """Go on from what `state_dict` gave."""
+        self.b.copy_(state["b"])
+        self.ess.copy_(state["ess"])
+        self._history = list(state["history"])
+        if buffer.filled:
+            self.weigh(buffer)
+
+
+def log_weights(terms: Tensor, b: Tensor) -> Tensor:
+    """log_ratio + (1−b) log p_ref − b E from the three columns of `terms`; −inf wherever E = +inf."""
+    log_ratio, log_ref, energy = terms.unbind(1)
+    inside = energy < torch.inf
+    return torch.where(inside, log_ratio + (1 - b) * log_ref - b * torch.where(inside, energy, 0.0), -torch.inf)
+
+
+def _ess(log_w: Tensor) -> Tensor:
+    return 1 / (torch.softmax(log_w, 0).square().sum() * len(log_w))
