@@ -29,7 +29,7 @@ format: .venv/.installed
 
 # Each call makes a run of its own, so that it can be repeated.
 quickstart: .venv/.installed
-	OMP_NUM_THREADS=1 $(BIN)/egm train --recipe fast/gbrbm --method egm --time_limit 80 --device cpu \
+	$(BIN)/egm train --recipe fast/gbrbm --time_limit 60 --device cpu \
 		--out runs/quickstart-$$(date +%Y%m%d-%H%M%S)
 
 clean:

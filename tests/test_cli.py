@@ -12,7 +12,7 @@ import pytest
 
 import egm
 from cli_cases import ISING, OWN, TINY, config_of, results_of
-from egm.build import PATHS, PROCESSES, TARGETS
+from egm.build import OPTION_GROUPS, PATHS, PROCESSES, TARGETS
 from egm.cli import main
 from egm.methods.egm import EGMOptions
 from egm.networks import NETWORKS
@@ -44,7 +44,7 @@ def own_module(folder, monkeypatch, request):
 
 
 def test_train_then_sample_then_evaluate(capsys):
-    assert main(["train", *ISING, *TINY, "--steps", "3", "--seed", "5", "--out", "runs/a"]) == 0
+    assert main(["train", *ISING, *TINY, "--method", "egm-bs", "--steps", "3", "--seed", "5", "--out", "runs/a"]) == 0
     said = capsys.readouterr().out
     assert "e_w1" in said
     assert "m_w1" in said
@@ -65,7 +65,7 @@ def test_train_then_sample_then_evaluate(capsys):
 
     assert main(["sample", "runs/a", "-n", "7", "--seed", "1", "--out", "here/draws.npz"]) == 0
     with np.load("here/draws.npz", allow_pickle=False) as written:
-        assert list(written) == ["s"]
+        assert list(written) == ["s", ".log_weights"]
         assert written["s"].shape == (7, 3, 3)
         expected = egm.load("runs/a").sample(7, seed=1)["s"].numpy()
         np.testing.assert_array_equal(written["s"], expected)
@@ -118,7 +118,8 @@ def test_options_go_over_a_recipe():
 
 
 def test_arguments_of_a_recipes_target_can_be_changed(capsys):
-    command = ["train", "--recipe", "fast/ising5-b04", *TINY, "--steps", "1", "--target.size", "3", "--out", "a"]
+    given = ["--method", "egm-bs", "--steps", "1", "--target.size", "3", "--out", "a"]
+    command = ["train", "--recipe", "fast/ising5-b04", *TINY, *given]
     assert main(command) == 0
     assert config_of("a")["target"] == "Ising(size=3, beta=0.4)"
     assert results_of("a")["overrides"]["target.size"] == 3
@@ -140,15 +141,16 @@ def test_every_option_reaches_the_run():
         if get_origin(kinds[0]) is Literal:
             return next(choice for choice in get_args(kinds[0]) if choice not in (field.default, "heun", "auto"))
         if kinds[0] is bool:
-            return False
+            return not field.default
         return field.default + 1 if kinds[0] is int else 0.5 * (field.default or 1.0)
 
     groups = (TrainingOptions, EGMOptions)
     wanted = {f.name: other(f, get_type_hints(group)[f.name]) for group in groups for f in dataclasses.fields(group)}
     wanted |= {"batch_size": 5, "proposals": 6, "refresh": 7, "evaluation_size": 9, "solver": "tau-leaping"}
     argv = [token for name, value in wanted.items() for token in (f"--{name}", str(value))]
-    assert main(["train", *ISING, *argv, "--network", "mlp(width=4)", "--steps", "2", "--progress", "false",
-                 "--dtype", "float64", "--seed", "7", "--evaluate", "false", "--out", "a"]) == 0  # fmt: skip
+    argv += ["--network", "mlp(width=4)", "--steps", "2", "--progress", "false", "--method", "egm-bs"]
+    argv += ["--dtype", "float64", "--seed", "7", "--evaluate", "false", "--out", "a"]
+    assert main(["train", *ISING, *argv]) == 0
     config = config_of("a")
     assert {name: config[name] for name in wanted} == wanted
     assert config["dtype"] == "float64"
@@ -161,7 +163,7 @@ def test_every_option_reaches_the_run():
 
 def test_own_target_is_imported_to_train_and_resume_and_only_there(own_module, folder, monkeypatch, capsys):
     source = f"{own_module}:make_target"
-    assert main(["train", "--target", source, *TINY, "--steps", "2", "--out", "a"]) == 0
+    assert main(["train", "--target", source, *TINY, "--method", "egm-bs", "--steps", "2", "--out", "a"]) == 0
     assert "no exact draws" in capsys.readouterr().out
     assert config_of("a")["target"] == source
     assert main(["train", "--resume", "a", "--steps", "4", "--progress", "false"]) == 0
@@ -189,12 +191,14 @@ def test_own_target_may_be_an_object_and_stand_first(own_module):
 def test_help_names_every_option_with_its_meaning(capsys):
     assert main(["train", "ising", "--help"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    for group in (TrainingOptions, EGMOptions):
+    for group in OPTION_GROUPS:
         assert all(f"--{field.name} " in said for field in dataclasses.fields(group))
     assert "--target.beta" in said
     assert "number K of proposals" in said
-    assert "default: 256" in said
-    assert main(["train", "--recipe", "paper/gbrbm", "--help"]) == 0
+    assert "default: 1024" in said  # the batch of the default method
+    assert main(["train", "ising", "--method", "egm", "--help"]) == 0
+    assert "default: 256" in capsys.readouterr().out
+    assert main(["train", "--recipe", "paper/gbrbm", "--method", "egm", "--help"]) == 0
     assert "default: 300" in " ".join(capsys.readouterr().out.split())  # the recipe's batch
     for argv in (["--help"], ["train", "--help"], ["sample", "--help"], ["evaluate", "--help"], ["list", "--help"]):
         assert main(argv) == 0

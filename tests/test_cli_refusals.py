@@ -29,7 +29,9 @@ def write_own(folder, monkeypatch):
 
 @pytest.fixture
 def finished(folder):
-    assert main(["train", *ISING, *TINY, "--steps", "2", "--evaluate", "false", "--out", "a"]) == 0
+    assert (
+        main(["train", *ISING, *TINY, "--method", "egm-bs", "--steps", "2", "--evaluate", "false", "--out", "a"]) == 0
+    )
     return folder / "a"
 
 
@@ -73,7 +75,19 @@ def test_a_run_made_in_python_is_continued_in_python(capsys):
 
 def test_a_bad_energy_exits_1_and_keeps_the_checkpoint(folder, monkeypatch, capsys):
     write_own(folder, monkeypatch)
-    command = ["train", "own:late_nan", *TINY, "--steps", "100", "--checkpoint_every", "1", "--out", "a"]
+    command = [
+        "train",
+        "own:late_nan",
+        *TINY,
+        "--method",
+        "egm-bs",
+        "--steps",
+        "100",
+        "--checkpoint_every",
+        "1",
+        "--out",
+        "a",
+    ]
     assert main(command) == 1
     error = capsys.readouterr().err
     assert "the energy is nan at the state x=[" in error

@@ -17,8 +17,8 @@ from egm.train.run_directory import commit
 from training import SMALL, make_trainer, own_target
 
 RECORD = {
-    *("target", "method", "seed", "n", "repeats", "metrics", "log_z_exact", "eval_energy_calls", "symmetries"),
-    *("dtype", "hardware", "torch", "commit"),
+    *("target", "method", "seed", "n", "repeats", "metrics", "resampled", "ess", "log_z", "log_z_stderr", "elbo"),
+    *("eubo", "log_z_exact", "eval_energy_calls", "symmetries", "dtype", "hardware", "torch", "commit"),
 }
 
 
@@ -30,7 +30,10 @@ class FakeSampler:
         self.config = {"method": "fake", "seed": 17, "dtype": "float32"}
         self.device, self.network = torch.device("cpu"), SimpleNamespace(symmetries=("mirror",))
 
-    def sample(self, n, *, seed):
+    def why_unweighted(self):
+        return "it is not real"
+
+    def sample(self, n, *, seed, weigh=True):
         self.seeds.append(seed)
         return Draws(self.space, self.draw(n, seed=seed))
 

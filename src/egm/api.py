@@ -41,7 +41,7 @@ DEFAULT_SECONDS = 60.0
 
 def fit(
     target: Target,
-    method: str = "egm-bs",
+    method: str = "egm-sp",
     *,
     steps: int | None = None,
     time_limit: float | None = None,

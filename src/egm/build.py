@@ -23,7 +23,7 @@ from egm.energy_model import EnergyModel
 from egm.expressions import describe, evaluate, nearest
 from egm.methods.egm import EGM, EGMOptions, default_t_min
 from egm.methods.self_proposal import SelfProposal, SPOptions
-from egm.networks import NETWORKS, LatticeConv, Preconditioned, Scalar, default_body
+from egm.networks import NETWORKS, LatticeConv, Preconditioned, Scalar, default_body, symmetrise
 from egm.networks.base import Body
 from egm.paths.product import AnyPath, ProductPath
 from egm.processes.base import Process
@@ -38,7 +38,10 @@ METHODS: dict[str, type] = {"egm": EGMOptions, "egm-bs": EGMOptions, "egm-sp": S
 OPTION_GROUPS = (TrainingOptions, EGMOptions, SPOptions)
 #: where a method's defaults differ from those of `TrainingOptions`
 METHOD_DEFAULTS: dict[str, dict[str, Any]] = {
-    "egm-sp": {"batch_size": 1024, "inner_steps": 20, "refresh": 2048, "buffer": 4 * 2048, "weight_decay": 0.0}
+    "egm-sp": {
+        **{"batch_size": 1024, "inner_steps": 20, "refresh": 2048, "buffer": 4 * 2048, "weight_decay": 0.0},
+        "symmetries": True,
+    }
 }
 PATHS = {"CondOT": paths.CondOT, "VE": paths.VE, "VP": paths.VP, "Masked": paths.Masked, "Uniform": paths.Uniform}
 SCHEDULES = {"Polynomial": paths.Polynomial, "Cosine": paths.Cosine}
@@ -180,6 +183,7 @@ def make_config(
         "target": source or target_expression(target) or f"user: {target!r}",
         "prints_as": repr(target),
         "space": repr(target.space),
+        "target_symmetries": list(target.symmetries),
         "method": method,
         **limits,
         "paths": {name: describe(part) for name, part in path.paths.items()},
@@ -209,7 +213,9 @@ def make_sampler(
             raise ValueError(f"the run has a network of its own ({config['network'][6:]}); pass it as network=")
         outputs = {name: process.output_shape for name, process in chosen.items()}
         with _seeded(config["seed"]):
-            network = Preconditioned(make_body(space, outputs, config["network"]), path)
+            body = make_body(space, outputs, config["network"])
+            declared = config["target_symmetries"] if config["symmetries"] else ()
+            network = Preconditioned(symmetrise(body, declared), path)
     t_min = 0.0 if config["method"] == "egm-sp" else config["t_min"]  # path weights have no singular times
     t_min = default_t_min(path) if t_min is None else t_min
     error = DenoiserError(path).to(device=device)

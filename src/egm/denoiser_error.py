@@ -3,7 +3,8 @@
 It is measured while training, on the pairs (x_1, x_t) that the network is trained on, in units of what it would be if
 x_1 followed the reference law, σ_t²/v_t with v = α² + σ². The ratio is kept in bins of the log signal-to-noise ratio
 λ_t = log(α_t²/σ_t²), on which it depends smoothly for every path, as sums that forget (`DECAY` a step), and
-interpolated linearly between the bins.
+interpolated linearly between the bins. The first bin lies at λ_0 where that is finite (VE): bins below it would never
+be visited, and what they hold would enter at t = 0.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class DenoiserError(nn.Module):
     def __init__(self, path: ProductPath) -> None:
         super().__init__()
         self._path = path
+        start = torch.zeros((), dtype=torch.float64, device="cpu")
+        self._lowest = {name: max(LOWEST, float(self._log_snr(name, start))) for name in path.space.real}
         for name, variable in path.space.real.items():
             shape = (1,) * len(variable.latent_shape) if variable.centered else variable.latent_shape
             self.register_buffer(f"squares_{name}", torch.ones(BINS, *shape))
@@ -54,7 +57,7 @@ class DenoiserError(nn.Module):
             if name not in denoised:
                 continue
             squares, counts = self.get_buffer(f"squares_{name}"), self.get_buffer(f"counts_{name}")
-            error = (x_1[name] - denoised[name]).square().flatten(1)
+            error = (x_1[name] - variable.project(denoised[name])).square().reshape(len(t), -1)
             if variable.centered:
                 error = error.sum(1, keepdim=True) / variable.dimension
             error = (error / self._unit(name, t)[:, None]).to(squares.dtype)
@@ -67,9 +70,13 @@ class DenoiserError(nn.Module):
 
     def _position(self, name: str, t: Tensor) -> Tensor:
         """λ_t in units of bins, from 0 to BINS − 1."""
+        lowest = self._lowest[name]
+        return ((self._log_snr(name, t) - lowest) / (HIGHEST - lowest)).clamp(0, 1) * (BINS - 1)
+
+    def _log_snr(self, name: str, t: Tensor) -> Tensor:
+        """λ_t."""
         path = cast(GaussianPath, self._path[name])
-        log_snr = 2 * torch.log(path.alpha(t)) - torch.log(path.variance(t))
-        return ((log_snr - LOWEST) / (HIGHEST - LOWEST)).clamp(0, 1) * (BINS - 1)
+        return 2 * torch.log(path.alpha(t)) - torch.log(path.variance(t))
 
     def _unit(self, name: str, t: Tensor) -> Tensor:
         """The error that the reference law has, σ_t²/v_t."""

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from egm.metrics.floors import derive_seed, find_metric, floor
+from egm.metrics.floors import Floor, derive_seed, find_metric, floor
 from egm.sampler import Sampler
 from egm.spaces import State
 from egm.targets.base import Target
 from egm.train.run_directory import commit, hardware
 
+RESAMPLE_FROM = 5  # weighted draws behind each resampled one; the first of them are the raw draws
 QUICK_PAIRS = 20  # pairs behind the floor that is shown while training
 ASSIGNMENT_PAIRS = 20  # W2 of points takes a second for a pair
 
@@ -39,7 +40,7 @@ def quick_scores(target: Target, n: int) -> Callable[[Sampler, int], dict[str, f
         with _not_counted(target):
             if not floors:
                 floors.update({f"{name}_floor": floor(name, target, n, pairs=QUICK_PAIRS).mean for name in names})
-            draws = _on_cpu(sampler.sample(n, seed=seed).state)
+            draws = _on_cpu(sampler.sample(n, seed=seed, weigh=False).state)
             reference = target.exact_sample(n, seed=derive_seed(seed, 1))
             values = {name: find_metric(name)(target, draws, reference) for name in names}
         return {**values, **floors}
@@ -59,6 +60,9 @@ def evaluate(
 ) -> dict[str, Any]:
     """Score a sampler with fresh draws on both sides; the record that `results/*.json` is made of.
 
+    Where draws have weights, `resampled` scores n states out of 5n weighted draws, and ESS, log Z and its bounds come
+    from the 5n draws of the first repeat.
+
     Args:
         sampler: what to judge.
         target: by default the sampler's own.
@@ -72,28 +76,27 @@ def evaluate(
     if target is None:
         raise ValueError("the sampler was loaded without its target; pass target=")
     names = list(metrics or metrics_of(target))
-    values: dict[str, list[float]] = {name: [] for name in names}
-    device = sampler.device
+    raw: dict[str, list[float]] = {name: [] for name in names}
+    resampled: dict[str, list[float]] = {name: [] for name in names}
+    weighted = sampler.why_unweighted() is None
+    certificate: dict[str, float | None] = dict.fromkeys(("ess", "log_z", "log_z_stderr", "elbo", "eubo"))
     with _not_counted(target) as before:
         for repeat in range(repeats):
-            draws = _on_cpu(sampler.sample(n, seed=derive_seed(seed, 2 * repeat)).state)
+            drawn = sampler.sample(RESAMPLE_FROM * n if weighted else n, seed=derive_seed(seed, 2 * repeat))
             reference = target.exact_sample(n, seed=derive_seed(seed, 2 * repeat + 1))
-            for name in names:
-                values[name].append(find_metric(name)(target, draws, reference))
+            sets = [(raw, {name: x[:n] for name, x in drawn.state.items()})]
+            if weighted:
+                sets.append((resampled, drawn.resample(n, seed=derive_seed(seed, repeat))))
+                if repeat == 0:
+                    certificate = {name: getattr(drawn, name) for name in certificate}
+            for values, state in sets:
+                for name in names:
+                    values[name].append(find_metric(name)(target, _on_cpu(state), reference))
         floors = {
             name: floor(name, target, n, pairs=min(floor_pairs, ASSIGNMENT_PAIRS) if name == "x_w2" else floor_pairs)
             for name in names
         }
         eval_calls = target.energy_calls - before
-    scores = {
-        name: {
-            "mean": float(np.mean(values[name])),
-            "std": float(np.std(values[name], ddof=1)) if repeats > 1 else None,
-            "floor": floors[name].mean,
-            "floor_pairs": floors[name].pairs,
-        }
-        for name in names
-    }
     config, body = sampler.config, getattr(sampler.network, "body", sampler.network)
     return {
         "target": repr(target),
@@ -101,14 +104,25 @@ def evaluate(
         "seed": config.get("seed"),
         "n": n,
         "repeats": repeats,
-        "metrics": scores,
+        "metrics": {name: _score(raw[name], floors[name]) for name in names},
+        "resampled": {name: _score(resampled[name], floors[name]) for name in names} if weighted else None,
+        **certificate,
         "log_z_exact": target.log_z,
         "eval_energy_calls": eval_calls,
         "symmetries": list(getattr(body, "symmetries", ())),
         "dtype": config.get("dtype"),
-        "hardware": hardware(device),
+        "hardware": hardware(sampler.device),
         "torch": torch.__version__,
         "commit": commit(),
+    }
+
+
+def _score(values: list[float], floor: Floor) -> dict[str, float | int | None]:
+    return {
+        "mean": float(np.mean(values)),
+        "std": float(np.std(values, ddof=1)) if len(values) > 1 else None,
+        "floor": floor.mean,
+        "floor_pairs": floor.pairs,
     }
 
 

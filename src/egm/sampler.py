@@ -75,8 +75,9 @@ class Sampler:
         generator: torch.Generator | None = None,
         batch_size: int = BATCH,
         steps: int | None = None,
+        weigh: bool = True,
     ) -> Draws:
-        """n independent draws.
+        """n independent draws, with importance weights where the simulation has them.
 
         Args:
             n: how many.
@@ -84,13 +85,14 @@ class Sampler:
             generator: on the sampler's device, in the place of a seed.
             batch_size: draws simulated together.
             steps: steps of the simulation, in the place of those it was trained with.
+            weigh: False saves the energies, and the Jacobians of flows.
         """
         if n < 1 or batch_size < 1:
             raise ValueError(f"n and batch_size must be at least 1, got {n} and {batch_size}")
         if seed is not None and generator is not None:
             raise ValueError("give a seed or a generator, not both")
         generator = generator or torch.Generator(self.device).manual_seed(seed or 0)
-        reason = self.why_unweighted(steps)
+        reason = self.why_unweighted(steps) if weigh else "they were drawn with weigh=False"
         parts = [
             self.latent(min(batch_size, n - start), generator=generator, steps=steps, weigh=reason is None)
             for start in range(0, n, batch_size)

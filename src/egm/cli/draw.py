@@ -20,7 +20,7 @@ def sample(argv: list[str]) -> int:
     """Run `egm sample` with these arguments."""
     parser = Parser(
         "sample",
-        "Draw from a trained sampler into a NumPy file with one array for each variable.\n\n"
+        "Draw from a trained sampler into a NumPy file: one array for each variable, and the log-weights.\n\n"
         "  egm sample runs/a -n 1000 --seed 1 --out draws.npz\n",
         usage="RUN [options]",
     )
@@ -30,9 +30,11 @@ def sample(argv: list[str]) -> int:
     parser.add_argument("--out", type=str | None, help="file to write, by default draws.npz in the run")
     parser.add_argument("--steps", type=Count | None, help="of the simulation, by default those of the run")
     parser.add_argument("--batch_size", type=Count, default=10_000, help="draws simulated together")
+    parser.add_argument("--target", type=str | None, help="module:function, to weigh draws for an energy of your own")
     parser.add_argument("--device", type=str, default="cpu", help="where to draw, cpu or cuda")
     values, _ = parser.read(argv)
-    sampler = load(values.run, device=values.device)
+    target = None if values.target is None else import_target(values.target)
+    sampler = load(values.run, target, device=values.device)
     draws = sampler.sample(values.n, seed=values.seed, batch_size=values.batch_size, steps=values.steps)
     file = Path(values.out) if values.out else Path(values.run) / "draws.npz"
     write_draws(file, draws)
@@ -42,8 +44,10 @@ def sample(argv: list[str]) -> int:
 
 
 def write_draws(file: Path, draws: Draws) -> None:
-    """Write an .npz file, one array for each variable; it is there as a whole or not at all."""
+    """Write an .npz file, one array for each variable and `.log_weights`; it is there as a whole or not at all."""
     arrays = {name: x.cpu().numpy() for name, x in draws.state.items()}
+    if draws.log_weights is not None:
+        arrays[".log_weights"] = draws.log_weights.cpu().numpy()  # a name that no variable can have
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:

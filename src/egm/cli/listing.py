@@ -17,6 +17,7 @@ from egm.targets.base import Target
 METHODS = {
     "egm": "importance sampling of the generator by proposals of the end point",
     "egm-bs": "the same by proposals a short time ahead, weighted by a learned intermediate energy",
+    "egm-sp": "the sampler's own draws, weighted exactly, with tempering by their effective sample size (default)",
 }
 SMALL, LARGE = {"size": 4, "beta": 0.4, "states": 3, "seed": 0}, {"size": 16, "beta": 0.4, "states": 3, "seed": 0}
 

@@ -30,13 +30,21 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> N
 
 def show_metrics(record: Mapping[str, Any], published: Mapping[str, Sequence[float | None]]) -> None:
     """Print what an evaluation found: value ± spread over repeats, floor, and the paper's number where it has one."""
-    columns = ["metric", "value", "floor", *(["paper"] if published else [])]
+    weighted = record["resampled"] is not None
+    columns = ["metric", "value", *(["resampled"] if weighted else []), "floor", *(["paper"] if published else [])]
     rows = []
     for name, score in record["metrics"].items():
-        row = [name, _with_spread(score["mean"], score["std"]), f"{score['floor']:.3f}"]
+        row = [name, _with_spread(score["mean"], score["std"])]
+        if weighted:
+            row.append(_with_spread(record["resampled"][name]["mean"], record["resampled"][name]["std"]))
+        row.append(f"{score['floor']:.3f}")
         rows.append([*row, _with_spread(*published[name]) if name in published else ""] if published else row)
     title = f"{record['target']} by {record['method']}: {record['repeats']} × {record['n']} draws on either side"
     show(title, columns, rows)
+    if weighted:
+        bounds = f"ELBO {record['elbo']:.3f}" + ("" if record["eubo"] is None else f", EUBO {record['eubo']:.3f}")
+        exact = "" if record["log_z_exact"] is None else f" (exactly {record['log_z_exact']:.4f})"
+        print(f"ESS {record['ess']:.3f}, log Z {record['log_z']:.4f} ± {record['log_z_stderr']:.4f}{exact}, {bounds}")
 
 
 def _with_spread(mean: float | None, std: float | None) -> str:

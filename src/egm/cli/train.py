@@ -12,7 +12,7 @@ from jsonargparse import Namespace
 
 from egm import recipes
 from egm.api import fit, resume
-from egm.build import METHODS
+from egm.build import METHOD_DEFAULTS, METHODS
 from egm.cli.own_target import import_target
 from egm.cli.parsing import Parser, peek, value_of, without
 from egm.cli.report import finish
@@ -40,7 +40,7 @@ def train(argv: list[str]) -> int:
 
 def _start(argv: list[str]) -> int:
     chosen, rest = _chosen_target(argv)
-    method = nearest(peek(rest, "--method") or "egm-bs", METHODS, kind="a method")
+    method = nearest(peek(rest, "--method") or "egm-sp", METHODS, kind="a method")
     name = peek(rest, "--recipe")
     name = None if name is None else recipes.find(name)
     recipe = {} if name is None else recipes.load(name, method)
@@ -49,7 +49,7 @@ def _start(argv: list[str]) -> int:
         raise ValueError("no target; give a name (`egm list targets`), --target module:function, --recipe or --resume")
     own = import_target(text) if text is not None and ":" in text else None
     built_in, arguments = (None, {}) if text is None or own is not None else split_target(text)
-    parser = make_parser(recipe, built_in, arguments)
+    parser = make_parser({"method": method, **METHOD_DEFAULTS.get(method, {}), **recipe}, built_in, arguments)
     values, given = parser.read(rest)
     target = own or _built(built_in, values)
 

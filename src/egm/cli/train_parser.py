@@ -19,7 +19,7 @@ from egm.train.options import TrainingOptions
 DESCRIPTION = """\
 Train a sampler, or continue a run.
 
-  egm train ising --target.size 5 --target.beta 0.4 --method egm-bs --steps 5000 --out runs/a
+  egm train ising --target.size 5 --target.beta 0.4 --steps 2000 --out runs/a
   egm train --target my_module:make_target --time_limit 600   a function of yours that returns an egm.Target
   egm train --recipe fast/gbrbm --method egm-bs               named settings (`egm list recipes`); options go over them
   egm train --resume runs/a [--steps M | --time_limit S]      continue a run, to more steps or seconds in all
@@ -36,7 +36,7 @@ def make_parser(defaults: Mapping[str, Any], target: type[Target] | None, target
     parser = Parser("train", DESCRIPTION, usage="TARGET [options]")
     told = documented(fit)
     run = parser.add_argument_group("run")
-    run.add_argument("--method", type=str, default="egm-bs", help=f"one of {', '.join(METHODS)}")
+    run.add_argument("--method", type=str, default="egm-sp", help=f"one of {', '.join(METHODS)}")
     run.add_argument("--recipe", type=str | None, help="a name from `egm list recipes`, or the path of a YAML file")
     run.add_argument("--resume", type=str | None, help="folder of a run to continue")
     run.add_argument("--steps", type=Count | None, help=told["steps"])

@@ -82,7 +82,9 @@ class SelfProposal:
         options: SPOptions,
     ) -> None:
         if (reason := why_unweighted(processes, "bridge")) is not None:
-            raise ValueError(f"egm-sp trains on weighted draws, and there are no path weights: {reason}")
+            raise ValueError(
+                f"egm-sp trains on weighted draws, and there are no path weights: {reason}, or use method='egm'"
+            )
         self.energy, self.path, self.processes, self.network = energy, path, processes, network
         self.error, self.options = error, options
         device = next(network.parameters()).device
@@ -126,7 +128,8 @@ class SelfProposal:
     def end_points(self, buffer: ReplayBuffer, n: int, generator: torch.Generator) -> State:
         """n states of the buffer in proportion to their weights, by stratified resampling, in random order."""
         device = self._cumulative.device
-        u = (torch.arange(n, device=device) + torch.rand(n, generator=generator, device=device)) / n
+        # in (0, 1]: u = 0 would take the first state even where its weight is zero
+        u = (torch.arange(1, n + 1, device=device) - torch.rand(n, generator=generator, device=device)) / n
         index = torch.searchsorted(self._cumulative, u.double() * self._cumulative[-1])
         index = index.clamp(max=len(self._cumulative) - 1)
         index = index[torch.rand(n, generator=generator, device=device).argsort()]

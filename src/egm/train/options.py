@@ -24,13 +24,14 @@ class TrainingOptions:
         ema, ema_start: decay of the running average of the network that draws are made with, and the share of training
             after which averaging begins; ema = 0 switches it off.
         sample_steps: steps of one simulation.
-        solver: how to simulate; "auto" reveals one site at a time on purely masked spaces ("first-hitting"), takes
-            Euler steps where a variable diffuses, and follows bridges otherwise.
+        solver: how to simulate; "auto" reveals the sites of masked variables one at a time ("first-hitting") and
+            follows bridges otherwise.
         log_every: gradient steps between lines of the log.
         checkpoint_every: gradient steps between checkpoints; one is always written at the end.
         evaluate_every: gradient steps between evaluations against the target's reference, 0 for none (on the command
             line 1000 where the reference is exact).
         evaluation_size: draws of one evaluation.
+        symmetries: build the relabellings of symbols that the target declares into the network; results record them.
     """
 
     batch_size: int = 256
@@ -49,6 +50,7 @@ class TrainingOptions:
     checkpoint_every: int = 1000
     evaluate_every: int = 0
     evaluation_size: int = 2000
+    symmetries: bool = False
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "inner_steps", "refresh", "buffer", "sample_steps", "log_every", "evaluation_size"):
