@@ -4,6 +4,7 @@ Where two events fall on the same number, a step of length zero must leave path 
 """
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -105,7 +106,7 @@ def test_reveals_of_several_variables_are_merged_into_the_grid():
         assert torch.equal(one.r, other.r)
         assert all(torch.equal(one.sites[name], other.sites[name]) for name in sizes)
     chained = list(clock)
-    assert all(torch.equal(one.r, other.t) for one, other in zip(chained, chained[1:], strict=False))
+    assert all(torch.equal(one.r, other.t) for one, other in pairwise(chained))
 
 
 def test_clocks_of_solvers():
@@ -187,7 +188,6 @@ def test_ties_leave_weights_finite_and_right(monkeypatch, kind, dtype):
     assert bool(torch.isfinite(drawn.log_ratio).all())
     weights = (drawn.log_ratio - TARGET.latent_energy(drawn.state)).exp()
     assert_mean(weights, Z, "E[w] with ties")
-    print(float(weights.std() / weights.mean()), float(weights.max() / weights.mean()))
     for case in range(5):  # each of the clocks by itself, since a clock does not depend on the states
         assert_mean(weights[case::5], Z, f"E[w] on clock {case}")
     with pytest.raises(AssertionError):

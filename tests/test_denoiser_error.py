@@ -142,6 +142,7 @@ def test_it_follows_a_denoiser_that_changes():
     assert ratio_after(1000, 0.25) == pytest.approx(0.25, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_bins_that_are_not_visited_keep_their_value():
     path = path_on(Real(1))
     error, generator, n = DenoiserError(path), seeded(), 4

@@ -156,13 +156,8 @@ def test_maps_that_may_fold_are_told_draw_by_draw():
 
 def test_single_precision_states_have_determinants_in_double():
     path = ProductPath(Space(x=Real(2)))
-    _, moved, log_det, _ = flow_step(
-        lambda x, t: {"x": 0.5 * x["x"]},
-        {"x": Flow(path["x"])},
-        {"x": normal(N, 2).float()},
-        T.float(),
-        R.float(),  # type: ignore[arg-type]
-    )
+    flows, x = {"x": Flow(path["x"])}, {"x": normal(N, 2).float()}  # type: ignore[arg-type]
+    _, moved, log_det, _ = flow_step(lambda x, t: {"x": 0.5 * x["x"]}, flows, x, T.float(), R.float())
     k, gain = (value[:, 0, 0] for value in coefficients(path["x"], T, R))
     assert moved["x"].dtype == torch.float32
     assert log_det.dtype == DOUBLE

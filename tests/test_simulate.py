@@ -182,7 +182,7 @@ def test_errors_name_the_fix():
         ValueError, match="solver must be one of bridge, first-hitting, euler, tau-leaping, heun, got 'rk4'"
     ):
         run(oracle, 5, grid=grid, solver="rk4")
-    with pytest.raises(ValueError, match=r"first hitting reveals masked variables.*\['s'\].*use simulate"):
+    with pytest.raises(ValueError, match=r"first hitting reveals masked variables.*\['s'\].*use solver='bridge'"):
         run(TinyIsing(Uniform), 5, solver="first-hitting")
     with pytest.raises(ValueError, match=r"\['x'\] are not masked and need a grid"):
         run(oracle, 5, solver="first-hitting")

@@ -5,10 +5,12 @@ from egm.api import fit, load, resume
 from egm.draws import Draws
 from egm.evaluation import evaluate
 from egm.sampler import Sampler
+from egm.smc import SMC
 from egm.spaces import Categorical, Real, Space, State
 from egm.targets import EnergyError, Target
 
 __all__ = [
+    "SMC",
     "Categorical",
     "Draws",
     "EnergyError",

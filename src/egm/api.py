@@ -16,6 +16,7 @@ from egm.build import (
     default_energy_body,
     make_body,
     make_config,
+    make_energy_model,
     make_method,
     make_path,
     make_processes,
@@ -52,6 +53,7 @@ def fit(
     energy_network: nn.Module | str | None = None,
     paths: Mapping[str, str | AnyPath] | None = None,
     processes: Mapping[str, str | type | Process[Any]] | None = None,
+    start: Sampler | str | Path | None = None,
     out: str | Path | None = None,
     progress: bool = True,
     source: str | None = None,
@@ -72,6 +74,8 @@ def fit(
         energy_network: of the intermediate energy (egm-bs): a module from (state, t) to [...], or an expression.
         paths: of some variables, as objects or expressions such as "VE(sigma_max=2.0)".
         processes: of some variables, "flow", "diffusion", "jump" or "discrete-jump".
+        start: a sampler, or the folder of a run, whose network to begin with; paths, processes and network are then its
+            own unless given.
         out: folder for checkpoints, metrics and the trained network.
         progress: show a bar (on a terminal) or lines.
         source: how `egm train --resume` finds the target again, "module:function".
@@ -82,6 +86,10 @@ def fit(
     Ctrl-C stops early and returns the sampler so far.
     """
     method = nearest(method, METHODS, kind="a method")
+    begun = start if isinstance(start, Sampler) or start is None else load(start, target)
+    if begun is not None:
+        network, paths, processes = _parts_of(begun, network, paths, processes)
+        options.setdefault("symmetries", begun.config["symmetries"])
     given = split_options(method, options)
     where = _device(device)
     name = str(dtype).removeprefix("torch.")
@@ -112,6 +120,8 @@ def fit(
         notes=dict(notes or {}),
     )
     sampler = make_sampler(config, target, network=network if isinstance(network, nn.Module) else None, device=where)
+    if begun is not None:
+        _take_over(sampler, begun)
     energy_module = energy_network if isinstance(energy_network, nn.Module) else None
     trainer = _trainer(config, sampler, energy_module, out=out, progress=progress)
     target.check(where, seed=seed, dtype=DTYPES[name])
@@ -172,9 +182,41 @@ def load(
     config = run.read_config()
     sampler = make_sampler(config, _target_of(config, target, required=False), network=network, device=device)
     saved = run.read_sampler()
+    own_energy = (config["energy_network"] or "user:").startswith("user:")
+    if "energy_model" in saved and not own_energy and sampler.target is not None:
+        sampler.energy_model = make_energy_model(config, sampler)
     for name, module in sampler.modules().items():
-        module.load_state_dict(saved.get(name, {}))
+        module.load_state_dict(saved.get(name, {}))  # some have nothing to save
     return sampler
+
+
+def _parts_of(
+    start: Sampler,
+    network: nn.Module | str | None,
+    paths: Mapping[str, str | AnyPath] | None,
+    processes: Mapping[str, str | type | Process[Any]] | None,
+) -> tuple[nn.Module | str, Mapping[str, str | AnyPath], Mapping[str, str | type | Process[Any]]]:
+    """What a run that starts from a sampler is made of."""
+    config = start.config
+    if network is None and config["network"].startswith("user:"):
+        raise ValueError(f"start has a network of its own ({config['network'][6:]}); pass it as network= instead")
+    return (
+        network or config["network"],
+        {**config["paths"], **(paths or {})},
+        {**config["processes"], **(processes or {})},
+    )
+
+
+def _take_over(sampler: Sampler, start: Sampler) -> None:
+    """Copy what another sampler has learned."""
+    for name, module in (("network", sampler.network), ("error", sampler.error)):
+        learned = start.modules()[name].state_dict()
+        if {key: x.shape for key, x in learned.items()} != {key: x.shape for key, x in module.state_dict().items()}:
+            raise ValueError(
+                f"start has another {name} than this run: {start.config['network']} for {start.config['space']},"
+                f" not {sampler.config['network']} for {sampler.config['space']}; leave network out"
+            )
+        module.load_state_dict(learned)
 
 
 def _target_of(config: dict[str, Any], target: Target | None, *, required: bool = True) -> Target | None:

@@ -238,16 +238,24 @@ def make_method(
         return SelfProposal(*parts, error=sampler.error, options=options)
     energy_model = None
     if config["method"] == "egm-bs":
-        if energy_network is None:
-            if (text := config["energy_network"]).startswith("user:"):
-                raise ValueError(f"the run has an energy network of its own ({text[6:]}); pass it as energy_network=")
-            with _seeded(config["seed"] + 1):
-                body = make_body(sampler.space, {"energy": ()}, config["energy_network"])
-                energy_network = Scalar(Preconditioned(body, sampler.path))
-        energy_model = EnergyModel(
-            energy_network, sampler.path, sampler.target, forward_looking=config["forward_looking"]
-        ).to(device=sampler.device, dtype=sampler.dtype)
-    return EGM(*parts, error=sampler.error, energy_model=energy_model, options=options)
+        energy_model = make_energy_model(config, sampler, energy_network)
+    method = EGM(*parts, error=sampler.error, energy_model=energy_model, options=options)
+    sampler.energy_model = method.averaged_energy_model()
+    return method
+
+
+def make_energy_model(config: Mapping[str, Any], sampler: Sampler, network: nn.Module | None = None) -> EnergyModel:
+    """The energy model of a configuration with an untrained network (or the user's own)."""
+    if sampler.target is None:
+        raise ValueError("an energy model needs the target")
+    if network is None:
+        if (text := config["energy_network"]).startswith("user:"):
+            raise ValueError(f"the run has an energy network of its own ({text[6:]}); pass it as energy_network=")
+        with _seeded(config["seed"] + 1):
+            body = make_body(sampler.space, {"energy": ()}, config["energy_network"])
+            network = Scalar(Preconditioned(body, sampler.path))
+    model = EnergyModel(network, sampler.path, sampler.target, forward_looking=config["forward_looking"])
+    return model.to(device=sampler.device, dtype=sampler.dtype)
 
 
 class _seeded:

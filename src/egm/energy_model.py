@@ -65,6 +65,12 @@ class EnergyModel(nn.Module):
             known = self.known(x_t, t)
         return known + learned * unfinished(self._path, x_t) if self.forward_looking else known + learned
 
+    def with_network(self, network: nn.Module) -> EnergyModel:
+        """The same model, units included, on another network."""
+        other = EnergyModel(network, self._path, self._target, forward_looking=self.forward_looking)
+        other.offset, other.scale = self.offset, self.scale
+        return other
+
     @torch.no_grad()
     def calibrate(self, x_t: State, t: Tensor, target: Tensor) -> None:
         """Set offset and scale from estimates Ê_t at states x_t, so that the network has a residual of unit size."""

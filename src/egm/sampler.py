@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,11 +11,12 @@ from pathlib import Path as FilePath
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from egm.clock import Solver, time_grid
 from egm.denoiser_error import DenoiserError
 from egm.draws import Draws
+from egm.energy_model import EnergyModel
 from egm.metrics.floors import derive_seed
 from egm.networks import predict
 from egm.path_weights import reverse_log_ratio, why_unweighted
@@ -24,6 +25,7 @@ from egm.paths.product import ProductPath
 from egm.processes.base import Process
 from egm.processes.flow import Flow
 from egm.simulate import Simulation, simulate
+from egm.smc import SMC, resample_groups
 from egm.spaces import Space, State
 from egm.targets.base import Target
 from egm.train.guard import EnergyGuard
@@ -40,6 +42,7 @@ class Sampler:
     Attributes:
         space, path, processes, network: what is simulated.
         target: what it was trained for; None where it is not at hand (`egm.load` without it).
+        energy_model: E^φ, where it was trained.
         error: the denoiser's error, by which diffusions are widened.
         steps, solver, t_min: the simulation, see `TrainingOptions`.
         dtype: of the real variables.
@@ -52,6 +55,7 @@ class Sampler:
     network: nn.Module
     error: DenoiserError
     target: Target | None = None
+    energy_model: EnergyModel | None = None
     steps: int = 100
     solver: SolverChoice = "auto"
     t_min: float = 0.0
@@ -65,7 +69,8 @@ class Sampler:
 
     def modules(self) -> dict[str, nn.Module]:
         """What a saved sampler consists of."""
-        return {"network": self.network, "error": self.error}
+        modules = {"network": self.network, "error": self.error, "energy_model": self.energy_model}
+        return {name: module for name, module in modules.items() if module is not None}
 
     def sample(
         self,
@@ -76,6 +81,7 @@ class Sampler:
         batch_size: int = BATCH,
         steps: int | None = None,
         weigh: bool = True,
+        smc: SMC | None = None,
     ) -> Draws:
         """n independent draws, with importance weights where the simulation has them.
 
@@ -86,12 +92,15 @@ class Sampler:
             batch_size: draws simulated together.
             steps: steps of the simulation, in the place of those it was trained with.
             weigh: False saves the energies, and the Jacobians of flows.
+            smc: resample along the path; needs an intermediate energy, learned (egm-bs) or partial.
         """
         if n < 1 or batch_size < 1:
             raise ValueError(f"n and batch_size must be at least 1, got {n} and {batch_size}")
         if seed is not None and generator is not None:
             raise ValueError("give a seed or a generator, not both")
         generator = generator or torch.Generator(self.device).manual_seed(seed or 0)
+        if smc is not None:
+            return self._sequential(n, smc, generator, batch_size=batch_size, steps=steps)
         reason = self.why_unweighted(steps) if weigh else "they were drawn with weigh=False"
         parts = [
             self.latent(min(batch_size, n - start), generator=generator, steps=steps, weigh=reason is None)
@@ -109,13 +118,54 @@ class Sampler:
         log_ratio = torch.cat([part.log_ratio for part in parts if part.log_ratio is not None])
         log_weights = torch.cat([-energy(part.state).double() for part in parts]) + log_ratio
         energy.check()
-        bounded = self.target.reference_kind == "exact" and not any(
-            isinstance(process, Flow) for process in self.processes.values()
-        )
+        eubo = self._eubo(generator.initial_seed())
+        return Draws(self.space, state, log_weights=log_weights, eubo=eubo, energy_calls=n)
+
+    def _sequential(self, n: int, smc: SMC, generator: torch.Generator, *, batch_size: int, steps: int | None) -> Draws:
+        """n draws in independent groups that were resampled along the path."""
+        if self.target is None:
+            raise ValueError("smc needs the target; pass target= to egm.load")
+        if n % smc.groups:
+            raise ValueError(f"n must be a multiple of the {smc.groups} groups of smc, got {n}")
+        intermediate, guard = self.intermediate_energy(), EnergyGuard(self.target)
+        size, called = n // smc.groups, self.target.energy_calls
+        states, log_weights = [], []
+        for start in range(0, smc.groups, together := max(1, batch_size // size)):
+            groups = min(together, smc.groups - start)
+
+            def between(x: State, log_ratio: Tensor, r: Tensor, groups: int = groups) -> tuple[State, Tensor]:
+                return resample_groups(
+                    x, log_ratio, lambda x: intermediate(x, r.expand(len(log_ratio))), groups=groups,
+                    threshold=smc.threshold, generator=generator,
+                )  # fmt: skip
+
+            with self._evaluating():
+                drawn = simulate(
+                    self._predict, self.path, self.processes, groups * size, weigh=True, between=between,
+                    generator=generator, dtype=self.dtype, device=self.device,
+                    **{**self._course(steps), "solver": "bridge"},
+                )  # fmt: skip
+            log_weights.append(drawn.log_ratio - guard(drawn.state).double())  # type: ignore[operator]
+            states.append(smc.move(self.target, drawn.state, generator))
+        guard.check()
+        latent = {name: torch.cat([state[name] for state in states]) for name in self.space}
         return Draws(
-            self.space, state, log_weights=log_weights, eubo=partial(self.eubo, seed=derive_seed(seed or 0, 1))
-            if bounded else None, energy_calls=n,
+            self.space, self.space.from_latent(latent), log_weights=torch.cat(log_weights), groups=smc.groups,
+            eubo=self._eubo(generator.initial_seed()), energy_calls=self.target.energy_calls - called,
         )  # fmt: skip
+
+    def intermediate_energy(self) -> Callable[[State, Tensor], Tensor]:
+        """E_t(x_t) ≈ −log p_t on latent states: E^φ where it was trained, else what the partial energy knows."""
+        if self.energy_model is not None:
+            return self.energy_model
+        if self.target is not None and self.target.has_partial_energy:
+            known = EnergyModel(nn.Identity(), self.path, self.target)
+            if known.forward_looking:
+                return known.known
+        raise ValueError(
+            "smc compares draws half-way by an intermediate energy: train by method='egm-bs', or use masked paths and a"
+            " target with a partial energy"
+        )
 
     def why_unweighted(self, steps: int | None = None) -> str | None:
         """Why draws have no importance weights, or None if they have."""
@@ -132,6 +182,13 @@ class Sampler:
                 self._predict, self.path, self.processes, n, weigh=weigh, generator=generator, dtype=self.dtype,
                 device=self.device, **self._course(steps),
             )  # fmt: skip
+
+    def _eubo(self, seed: int) -> Callable[[], tuple[float, float]] | None:
+        """How to find the evidence upper bound where there is one; with exact draws of its own."""
+        flows = any(isinstance(process, Flow) for process in self.processes.values())
+        if flows or self.target is None or self.target.reference_kind != "exact":
+            return None
+        return partial(self.eubo, seed=derive_seed(seed, 1))
 
     def eubo(self, n: int = 2000, *, seed: int = 0) -> tuple[float, float]:
         """Evidence upper bound and its standard error, from n exact draws of the target and paths drawn backwards.

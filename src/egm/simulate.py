@@ -24,7 +24,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from egm.clock import Clock, Solver, make_clock
+from egm.clock import Clock, Solver, Tick, make_clock
 from egm.flow_map import flow_step
 from egm.path_weights import ErrorOf, Predictor, in_order, require_densities, start_log_prob, step_log_ratio
 from egm.paths.product import ProductPath
@@ -61,6 +61,7 @@ def simulate(
     solver: Solver = "bridge",
     error: ErrorOf | None = None,
     weigh: bool = False,
+    between: Callable[[State, Tensor, Tensor], tuple[State, Tensor]] | None = None,
     generator: torch.Generator | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
@@ -77,12 +78,14 @@ def simulate(
         solver: see the top of this file.
         error: widens the bridges of diffusions; zero by default, which narrows their law.
         weigh: compute `log_ratio`; only bridges and reveals have one.
+        between: called with states, log_ratio and time after each step of a grid but the last; gives both anew
+            (`egm.smc`). Needs `weigh`.
         generator: source of every random number, on `device`.
         dtype: of times and reals; by default torch's.
         device: where to simulate.
     """
     processes = in_order(path, processes)
-    _check(processes, solver)
+    _check(processes, solver, weigh=weigh, exchange=between is not None)
     if weigh:
         require_densities(processes, solver, error)
     clock = make_clock(processes, n, grid=grid, solver=solver, generator=generator, dtype=dtype, device=device)
@@ -113,15 +116,13 @@ def simulate(
                 )
                 moved[name] = step(x[name], prediction[name], t, r, generator=generator)
         if solver == "heun":
-            ahead = predict(moved, r.expand(n))
-            for name, flow in flows.items():
-                u_t = flow.marginal(x[name], prediction[name], t).drift
-                u_r = flow.marginal(moved[name], ahead[name], r).drift
-                moved[name] = x[name] + 0.5 * (r - t) * (u_t + u_r)
+            moved |= _corrected(flows, x, moved, (prediction, predict(moved, r.expand(n))), tick)
         if weigh:
             kernels = {name: process for name, process in processes.items() if name not in flows}
             log_ratio = log_ratio + step_log_ratio(kernels, x, moved, prediction, tick=tick, error=error)
         x = moved
+        if between is not None and i < len(clock) - 1:
+            x, log_ratio = between(x, log_ratio, r)
     return Simulation(x, log_ratio, invertible if flows else None) if weigh else Simulation(x)
 
 
@@ -149,15 +150,27 @@ def _step_of(process: Process[Any], solver: Solver, error: Callable[[], Tensor] 
     return process.step
 
 
+def _corrected(flows: Mapping[str, Flow], x: State, x_r: State, predictions: tuple[State, State], tick: Tick) -> State:
+    """Heun's steps of flows: by the mean of the velocities at both ends."""
+    moved: State = {}
+    for name, flow in flows.items():
+        u_t = flow.marginal(x[name], predictions[0][name], tick.t).drift
+        u_r = flow.marginal(x_r[name], predictions[1][name], tick.r).drift
+        moved[name] = x[name] + 0.5 * (tick.r - tick.t) * (u_t + u_r)
+    return moved
+
+
 def _last(solver: Solver) -> Solver:
     return solver if solver == "first-hitting" else "bridge"
 
 
-def _check(processes: Mapping[str, Process[Any]], solver: Solver) -> None:
+def _check(processes: Mapping[str, Process[Any]], solver: Solver, *, weigh: bool, exchange: bool) -> None:
     if solver not in get_args(Solver):
         raise ValueError(f"solver must be one of {', '.join(get_args(Solver))}, got {solver!r}")
     if solver == "heun" and not any(isinstance(process, Flow) for process in processes.values()):
         raise ValueError("solver 'heun' corrects the steps of Flow variables and there is none; use solver='bridge'")
+    if exchange and (solver != "bridge" or not weigh):
+        raise ValueError("draws are exchanged on a common grid and with weights; use solver='bridge' and weigh=True")
 
 
 def _require_finite(processes: Mapping[str, Process[Any]], clock: Clock) -> None:

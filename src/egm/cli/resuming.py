@@ -62,6 +62,7 @@ def _pair(folder: Path, config: Mapping[str, Any], name: str, values: Namespace)
     special = {
         "out": lambda: (folder.resolve(), Path(given).resolve()),
         "recipe": lambda: (notes.get("recipe"), recipes.find(given)),
+        "start": lambda: (notes.get("start"), given),
         "role": lambda: (notes.get("role"), given),
         "concurrent": lambda: (notes.get("concurrent"), given),
         "method": lambda: (config["method"], nearest(given, METHODS, kind="a method")),

@@ -63,6 +63,7 @@ def _start(argv: list[str]) -> int:
         "recipe": name,
         "paper": _published(name, method) if name is not None and same_target else {},
         "overrides": overrides,
+        "start": values.start,
         "role": values.role,
         "concurrent": values.concurrent,
         "command": f"egm train {shlex.join(argv)}",
@@ -74,7 +75,7 @@ def _start(argv: list[str]) -> int:
     return _run(
         lambda: fit(
             target, method, seed=values.seed, device=values.device, dtype=values.dtype, out=folder,
-            progress=values.progress, source=text if own is not None else None, notes=notes,
+            start=values.start, progress=values.progress, source=text if own is not None else None, notes=notes,
             paths={**recipe.get("paths", {}), **values.paths},
             processes={**recipe.get("processes", {}), **values.processes}, **limits, **options,
         ),

@@ -39,6 +39,7 @@ def make_parser(defaults: Mapping[str, Any], target: type[Target] | None, target
     run.add_argument("--method", type=str, default="egm-sp", help=f"one of {', '.join(METHODS)}")
     run.add_argument("--recipe", type=str | None, help="a name from `egm list recipes`, or the path of a YAML file")
     run.add_argument("--resume", type=str | None, help="folder of a run to continue")
+    run.add_argument("--start", type=str | None, help="folder of a run whose network to begin with")
     run.add_argument("--steps", type=Count | None, help=told["steps"])
     run.add_argument("--time_limit", type=Seconds | None, help=told["time_limit"])
     run.add_argument("--seed", type=Seed, default=0, help=told["seed"])

@@ -167,6 +167,12 @@ class EGM:
         extra = {"energy_model": self.energy_model, "energy_average": self.average}
         return {"network": self.network, **{name: module for name, module in extra.items() if module is not None}}
 
+    def averaged_energy_model(self) -> EnergyModel | None:
+        """E^φ by its running average, which goes on with training."""
+        if self.energy_model is None or self.average is None:
+            return None
+        return self.energy_model.with_network(self.average.module)
+
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
         """Parameters with their learning rates."""
         groups: list[dict[str, Any]] = [{"params": list(self.network.parameters()), "lr": learning_rate}]

@@ -5,9 +5,11 @@ trains on x_1 resampled in proportion to its weight, by conditional generator ma
 
     x_t ~ p_{t|1}(· | x_1),   loss = Σ_reals ‖o − o_θ‖²/d + Σ_symbols CE(x_1^i, D_θ^i) over the sites still to come,
 
-o the rescaled denoiser (`egm.losses`) and the cross-entropy of masked sites divided by 1 − κ_t, which makes its mean
-the path's own −log-likelihood. The target is reached through π_b ∝ p_ref^{1−b} exp(−bE), p_ref the law of the untrained
-sampler: every round moves b to the largest value at which the new draws keep the effective sample size `ess_target`.
+o the rescaled denoiser (`egm.losses`) and the cross-entropy of masked sites divided by 1 − κ_t. For κ_t = t that makes
+its mean the path's own −log-likelihood, but for a cut: 1 − κ_t counts as at least 1/sites, which takes variance and
+some weight from the last reveals and leaves the minimiser. The target is reached through π_b ∝ p_ref^{1−b} exp(−bE),
+p_ref the law of the untrained sampler: every round moves b to the largest value at which the new draws keep the
+effective sample size `ess_target`.
 
 Nothing here looks at exact draws, exact log Z or a metric: b and the end of training follow from the weights alone.
 """
@@ -107,8 +109,11 @@ class SelfProposal:
     def refresh(self, buffer: ReplayBuffer, sampler: Sampler, n: int, generator: torch.Generator) -> None:
         """Draw n weighted end points into the buffer, move b, weigh everything in the buffer anew."""
         drawn = sampler.latent(n, generator=generator, weigh=True)
+        log_ratio = drawn.log_ratio
+        if drawn.invertible is not None and log_ratio is not None:  # a map that folds has no weight
+            log_ratio = log_ratio.masked_fill(~drawn.invertible, -torch.inf)
         energy, log_ref = self.energy(drawn.state), self.path.prior_log_prob(drawn.state, 1.0)
-        terms = torch.stack([drawn.log_ratio, log_ref.double(), energy.double()], 1)  # type: ignore[list-item]
+        terms = torch.stack([log_ratio, log_ref.double(), energy.double()], 1)  # type: ignore[list-item]
         self.b.copy_(self._largest_b(terms))
         self.ess.copy_(_ess(log_weights(terms, self.b)))
         self._history = [*self._history, torch.stack([self.b, self.ess])][-2 * max(1, self.options.patience) :]

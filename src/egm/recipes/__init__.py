@@ -25,7 +25,7 @@ from egm.expressions import nearest
 
 FOLDERS = ("fast", "paper")
 SECTIONS = ("target", "paper", "common", *METHODS)
-NOT_IN_RECIPES = ("target", "method", "options", "out", "progress", "source", "notes")
+NOT_IN_RECIPES = ("target", "method", "options", "start", "out", "progress", "source", "notes")
 NUMBER = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
