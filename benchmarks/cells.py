@@ -45,10 +45,10 @@ class Cell:
         return f"{self.recipe.split('/')[1]}-{self.method}" + ("" if self.role == "main" else f"-{self.role}")
 
 
-def train(cells: list[Cell], out: Path, *, device: str, jobs: int) -> int:
+def train(cells: list[Cell], out: Path, *, device: str, jobs: int, threads: int) -> int:
     """Run every cell for every seed, `jobs` processes at a time."""
     runs = [(cell, seed) for cell in cells for seed in cell.seeds]
-    start = partial(_train_one, out=out, device=device, concurrent=min(jobs, len(runs)))
+    start = partial(_train_one, out=out, device=device, concurrent=min(jobs, len(runs)), threads=threads)
     with ThreadPoolExecutor(jobs) as pool:
         failed = sum(pool.map(start, runs))
     for cell, seed in runs:
@@ -59,7 +59,7 @@ def train(cells: list[Cell], out: Path, *, device: str, jobs: int) -> int:
     return 1 if failed else 0
 
 
-def _train_one(run: tuple[Cell, int], *, out: Path, device: str, concurrent: int) -> bool:
+def _train_one(run: tuple[Cell, int], *, out: Path, device: str, concurrent: int, threads: int) -> bool:
     cell, seed = run
     command = [
         *(sys.executable, "-m", "egm.cli", "train", "--recipe", cell.recipe, "--method", cell.method),
@@ -68,7 +68,7 @@ def _train_one(run: tuple[Cell, int], *, out: Path, device: str, concurrent: int
         *("--concurrent", str(concurrent), *cell.extra),
     ]
     done = subprocess.run(
-        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
+        command, env={**os.environ, "OMP_NUM_THREADS": str(threads)}, capture_output=True, text=True, check=False
     )
     if done.returncode:
         print(f"{cell.name}-{seed} failed:\n{done.stderr[-2000:]}", flush=True)
@@ -112,6 +112,7 @@ def main(cells: list[Cell], description: str | None, *, note: str | None = None)
     one.add_argument("out", type=Path)
     one.add_argument("--device", default="cuda")
     one.add_argument("--jobs", type=int, default=64, help="runs at the same time")
+    one.add_argument("--threads", type=int, default=1, help="of each run")
     one.add_argument("--only", nargs="*", default=[], help="cells to run, such as gbrbm-egm-bs; all if left out")
     one.add_argument("--seeds", nargs="*", type=int, help="of those that the cells have; all if left out")
     two = commands.add_parser("evaluate")
@@ -127,4 +128,4 @@ def main(cells: list[Cell], description: str | None, *, note: str | None = None)
     chosen = [cell for cell in cells if not values.only or cell.name in values.only]
     if values.seeds is not None:
         chosen = [replace(cell, seeds=tuple(s for s in cell.seeds if s in values.seeds)) for cell in chosen]
-    return train(chosen, values.out, device=values.device, jobs=values.jobs)
+    return train(chosen, values.out, device=values.device, jobs=values.jobs, threads=values.threads)

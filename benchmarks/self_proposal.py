@@ -1,8 +1,14 @@
 """EGM-SP on the targets of the paper and beyond it: E-W1 beside the floor, ESS, log Z, seconds and energy calls.
 
-python benchmarks/self_proposal.py train runs/sp --seeds 0 --jobs 1     one seed with the GPU to itself
-python benchmarks/self_proposal.py train runs/sp --seeds 1 2            the others share it
-python benchmarks/self_proposal.py evaluate runs/sp --results results/self_proposal.json --device cuda --jobs 8
+    python benchmarks/self_proposal.py train runs/sp --seeds 0 --jobs 1     one seed with the GPU to itself
+    python benchmarks/self_proposal.py train runs/sp --seeds 1 2            the others share it
+    python benchmarks/self_proposal.py evaluate runs/sp --results results/self_proposal.json --device cuda --jobs 8
+
+What two CPU cores train in a minute each:
+
+    python benchmarks/self_proposal.py train runs/cpu --device cpu --jobs 1 --threads 2 \\
+        --only gbrbm-egm-sp ising5-b04-egm-sp
+    python benchmarks/self_proposal.py evaluate runs/cpu --results results/self_proposal_cpu.json --jobs 2
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ CELLS = [
     Cell("fast/ising10-b02", "egm-sp", 120),
     Cell("fast/ising10-b04", "egm-sp", 240),
     Cell("fast/ising15-b028", "egm-sp", 240),
-    Cell("fast/gbrbm", "egm-sp", 90),
+    Cell("fast/gbrbm", "egm-sp", 60),
     Cell("fast/jointmog", "egm-sp", 280),
     Cell("fast/jointdw4", "egm-sp", 280),
     Cell("fast/manywell", "egm-sp", 280),

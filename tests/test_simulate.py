@@ -184,7 +184,7 @@ def test_errors_name_the_fix():
         run(oracle, 5, grid=grid, solver="rk4")
     with pytest.raises(ValueError, match=r"first hitting reveals masked variables.*\['s'\].*use solver='bridge'"):
         run(TinyIsing(Uniform), 5, solver="first-hitting")
-    with pytest.raises(ValueError, match=r"\['x'\] are not masked and need a grid"):
+    with pytest.raises(ValueError, match=r"the variables \['x'\] need a grid, for example grid=time_grid"):
         run(oracle, 5, solver="first-hitting")
     with pytest.raises(ValueError, match=r"processes must name the variables \['x', 'b'\], got \['x'\]"):
         simulate(oracle.prediction, oracle.path, {"x": oracle.processes["x"]}, 5, grid=grid)
