@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
+from egm.declarations import cached_tensor
 from egm.paths.discrete import Masked
 from egm.processes.base import Process
 from egm.processes.discrete_jump import DiscreteJump
@@ -84,7 +85,7 @@ class Clock:
     ) -> Clock:
         """All draws together, on an increasing grid of times on the host that ends at 1."""
         times = host_times(grid, dtype)
-        return cls(float(times[0]), times.to(device or torch.get_default_device()), None, {})
+        return cls(float(times[0]), _copied_once(times, device), None, {})
 
     @classmethod
     def with_reveals(
@@ -101,7 +102,7 @@ class Clock:
         dtype, device = dtype or torch.get_default_dtype(), device or torch.get_default_device()
         stops = torch.ones(1, dtype=dtype) if grid is None else host_times(grid, dtype)
         start = 0.0 if grid is None else float(stops[0])
-        clocks, first = [stops.to(device).expand(n, -1)], {}
+        clocks, first = [_copied_once(stops, device).expand(n, -1)], {}
         for name, path in masked.items():
             first[name] = sum(clock.shape[1] for clock in clocks)
             clocks.append(_reveal_times(path, n, start, generator=generator, dtype=dtype, device=device))
@@ -164,6 +165,12 @@ def host_times(grid: Tensor, dtype: torch.dtype | None) -> Tensor:
     if len(times) < 2:
         raise ValueError(f"grid starts at {float(grid[0])}, which is 1 in {times.dtype}; start earlier or use float64")
     return times
+
+
+def _copied_once(times: Tensor, device: torch.device | str | None) -> Tensor:
+    """Times on the device; a recorded simulation (egm.train.capture) must not copy them from the host."""
+    where = torch.device(device or torch.get_default_device())
+    return cached_tensor(tuple(times.tolist()), times.dtype, where)
 
 
 def _reveal_times(

@@ -52,18 +52,6 @@ def test_weights_by_hand(b, expected):
     assert log_weights(terms, number(b)).tolist() == pytest.approx(expected)
 
 
-class Fixed:
-    """A sampler whose draws and log-ratios are given."""
-
-    def __init__(self, x, log_ratio):
-        self.drawn = Simulation({"x": x}, log_ratio)
-
-    def latent(self, n, *, generator, weigh):
-        assert weigh
-        assert n == len(self.drawn.state["x"])
-        return self.drawn
-
-
 def make_method(energy, network=None, **options):
     """On a plane, with x ~ N(0, I) as the reference law."""
     target = Target(Space(x=Real(2)), energy)
@@ -81,7 +69,7 @@ def reference_draws(n, seed, spread=1.0):
 
 
 def refresh(method, buffer, x, log_ratio):
-    method.refresh(buffer, Fixed(x, log_ratio), len(x), seeded())  # type: ignore[arg-type]
+    method.refresh(buffer, Simulation({"x": x}, log_ratio))
 
 
 def test_b_is_the_largest_that_keeps_the_effective_sample_size():

@@ -32,7 +32,7 @@ from egm.paths.gaussian import VE
 from egm.paths.product import ProductPath
 from egm.processes.base import DenoisingProcess, Process
 from egm.processes.jump import Jump
-from egm.sampler import Sampler
+from egm.simulate import Simulation
 from egm.single_site import single_site
 from egm.spaces import State
 from egm.train.buffer import ReplayBuffer
@@ -117,6 +117,8 @@ class EGM:
         error: takes in the denoiser's errors, which path weights need.
     """
 
+    weighted = False  # draws need no path weights
+
     def __init__(
         self,
         energy: EnergyGuard,
@@ -150,9 +152,9 @@ class EGM:
             self.average = AveragedModel(energy_model.network, multi_avg_fn=average)
             self.average.requires_grad_(False)
 
-    def refresh(self, buffer: ReplayBuffer, sampler: Sampler, n: int, generator: torch.Generator) -> None:
-        """Draw n end points into the buffer."""
-        buffer.add(sampler.latent(n, generator=generator).state)
+    def refresh(self, buffer: ReplayBuffer, drawn: Simulation) -> None:
+        """Put new end points into the buffer."""
+        buffer.add(drawn.state)
 
     def end_points(self, buffer: ReplayBuffer, n: int, generator: torch.Generator) -> State:
         """n states of the buffer."""

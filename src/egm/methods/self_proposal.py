@@ -30,7 +30,7 @@ from egm.path_weights import why_unweighted
 from egm.paths.discrete import Masked
 from egm.paths.product import ProductPath
 from egm.processes.base import Process
-from egm.sampler import Sampler
+from egm.simulate import Simulation
 from egm.spaces import State
 from egm.train.buffer import ReplayBuffer
 from egm.train.guard import EnergyGuard
@@ -72,6 +72,7 @@ class SelfProposal:
 
     energy_model = None
     averaging = False
+    weighted = True
 
     def __init__(
         self,
@@ -106,9 +107,8 @@ class SelfProposal:
     # ------------------------------------------------------------------ a round
 
     @torch.no_grad()
-    def refresh(self, buffer: ReplayBuffer, sampler: Sampler, n: int, generator: torch.Generator) -> None:
-        """Draw n weighted end points into the buffer, move b, weigh everything in the buffer anew."""
-        drawn = sampler.latent(n, generator=generator, weigh=True)
+    def refresh(self, buffer: ReplayBuffer, drawn: Simulation) -> None:
+        """Put new weighted end points into the buffer, move b, weigh everything in the buffer anew."""
         log_ratio = drawn.log_ratio
         if drawn.invertible is not None and log_ratio is not None:  # a map that folds has no weight
             log_ratio = log_ratio.masked_fill(~drawn.invertible, -torch.inf)

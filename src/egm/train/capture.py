@@ -1,4 +1,4 @@
-"""A gradient step as one CUDA graph: a thousand small kernels are launched by one call instead of one by one.
+"""A gradient step or a simulation as one CUDA graph: thousands of small kernels are launched by one call.
 
 The first calls run as they are. Then the step is recorded, and from there on replayed; whatever may change what the
 step does (the size of the buffer, whether averaging has begun) is part of a key, and a new key records anew. A step
@@ -25,10 +25,18 @@ class CapturedStep:
         step: does one step and returns what to log; it must draw random numbers from `generator` alone.
         generator: decides the device.
         target: its counts of calls grow with every replay, as if the step had run.
+        what: how a warning calls it.
     """
 
-    def __init__(self, step: Callable[[], dict[str, Tensor]], generator: torch.Generator, target: Target) -> None:
-        self._step, self._generator, self._target = step, generator, target
+    def __init__(
+        self,
+        step: Callable[[], dict[str, Tensor]],
+        generator: torch.Generator,
+        target: Target,
+        *,
+        what: str = "the training step",
+    ) -> None:
+        self._step, self._generator, self._target, self._what = step, generator, target, what
         self._enabled = generator.device.type == "cuda"
         self._calls = 0
         self._key: Hashable = None
@@ -60,7 +68,7 @@ class CapturedStep:
                 values = self._step()
         except Exception as error:  # whatever went wrong, the plain step still works
             warnings.warn(
-                f"the training step could not be recorded as a CUDA graph and runs more slowly without ({error})",
+                f"{self._what} could not be recorded as a CUDA graph and runs more slowly without ({error})",
                 RuntimeWarning,
                 stacklevel=2,
             )

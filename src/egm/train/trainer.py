@@ -20,6 +20,7 @@ from egm.methods.egm import EGM
 from egm.methods.self_proposal import SelfProposal
 from egm.metrics.floors import derive_seed
 from egm.sampler import Sampler
+from egm.simulate import Simulation
 from egm.train.buffer import ReplayBuffer
 from egm.train.capture import CapturedStep
 from egm.train.options import TrainingOptions
@@ -74,6 +75,7 @@ class Trainer:
         decay = options.weight_decay
         self.optimizer = torch.optim.AdamW(groups, weight_decay=decay, fused=on_gpu, capturable=on_gpu)
         self.captured = CapturedStep(self.gradient_step, self.generator, method.energy.target)
+        self.drawing = CapturedStep(self._draw, self.generator, method.energy.target, what="the simulation")
         self.step, self.seconds, self._began = 0, 0.0, time.monotonic()
         self._counted_before = method.energy.target.energy_calls, method.energy.target.score_calls
         self.between_steps = True  # whether the state is one that a run can go on from
@@ -97,7 +99,7 @@ class Trainer:
                         self.check()
                         if self.method.finished():
                             break
-                        self.method.refresh(self.buffer, self.sampler, self.options.refresh, self.generator)
+                        self.method.refresh(self.buffer, self.draw())
                     self.set_learning_rates()
                     values = self.captured((self.buffer.filled, self.method.averaging))
                     self.update_averages()
@@ -115,6 +117,18 @@ class Trainer:
             deliver_interrupt()
             if self.options.evaluate_every:
                 self.score()
+
+    def draw(self) -> Simulation:
+        """New end points of the sampler, in latent coordinates, valid until the next call."""
+        drawn = self.drawing(("draws", id(self.sampler.network)))
+        state = {name: drawn[name] for name in self.sampler.space}
+        return Simulation(state, drawn.get(".log_ratio"), drawn.get(".invertible"))
+
+    def _draw(self) -> dict[str, Tensor]:
+        n, weigh = self.options.refresh, self.method.weighted
+        drawn = self.sampler.latent(n, generator=self.generator, weigh=weigh)
+        extra = {".log_ratio": drawn.log_ratio, ".invertible": drawn.invertible}
+        return {**drawn.state, **{name: x for name, x in extra.items() if x is not None}}
 
     def gradient_step(self) -> dict[str, Tensor]:
         """End points from the buffer, the method's loss, a step of AdamW; returns what to log."""
