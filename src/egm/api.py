@@ -155,6 +155,8 @@ def resume(
     state = run.read_state(where)
     if state is not None:
         trainer.load_state_dict(state)
+        if steps is not None or time_limit is not None:
+            trainer.method.extend()
         run.forget_metrics_after(trainer.step)
     else:  # from the beginning, with the energy calls of the check that `fit` makes
         run.forget_metrics_after(-1)

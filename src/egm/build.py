@@ -21,6 +21,7 @@ from egm import paths, processes, targets
 from egm.denoiser_error import DenoiserError
 from egm.energy_model import EnergyModel
 from egm.expressions import describe, evaluate, nearest
+from egm.methods.base import Method
 from egm.methods.egm import EGM, EGMOptions, default_t_min
 from egm.methods.self_proposal import SelfProposal, SPOptions
 from egm.networks import NETWORKS, LatticeConv, Preconditioned, Scalar, default_body, symmetrise
@@ -225,9 +226,7 @@ def make_sampler(
     )  # fmt: skip
 
 
-def make_method(
-    config: Mapping[str, Any], sampler: Sampler, *, energy_network: nn.Module | None = None
-) -> EGM | SelfProposal:
+def make_method(config: Mapping[str, Any], sampler: Sampler, *, energy_network: nn.Module | None = None) -> Method:
     """The method of a configuration, on a sampler's network."""
     if sampler.target is None:
         raise ValueError("training needs the target")

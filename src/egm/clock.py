@@ -32,7 +32,8 @@ def time_grid(steps: int, *, start: float = 0.0, spacing: Spacing = "uniform") -
         steps: number of steps.
         start: the first time; positive where a process cannot begin at 0 (Euler on a diffusion).
         spacing: "uniform", best for symbols, or "late", with steps in proportion to √(1 − t): a real variable's fine
-            structure is decided where σ_t has come down to its width, late if the target is narrow.
+            structure is decided where σ_t has come down to its width, late if the target is narrow. From 32 steps on
+            its last step begins after the last time that networks are trained on, which costs weights dearly.
 
     >>> time_grid(4).tolist(), time_grid(4, spacing="late").tolist()
     ([0.0, 0.25, 0.5, 0.75, 1.0], [0.0, 0.4375, 0.75, 0.9375, 1.0])

@@ -33,6 +33,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, stdtrit
 from torch import Tensor
@@ -40,6 +41,11 @@ from torch import Tensor
 SIGMAS = 4.0  # standard errors that count as a contradiction
 EUBO_TOLERANCE, EUBO_SHARE = 0.01, 0.1
 MIN_TAIL = 5  # weights that a fit of the tail needs
+
+
+def weight_ess(log_weights: Tensor) -> Tensor:
+    """1/(n Σ w̄²): effective sample size along the last axis as a fraction of its n weights; NaN where all are zero."""
+    return 1 / (torch.softmax(log_weights, -1).square().sum(-1) * log_weights.shape[-1])
 
 
 def pareto_k(log_weights: Tensor | ArrayLike) -> float:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from egm.diagnostics import eubo_problem, halves, pareto_k, pareto_k_limit, sigmas
+from egm.diagnostics import eubo_problem, halves, pareto_k, pareto_k_limit, sigmas, weight_ess
 from egm.spaces import Space, State
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Draws:
     @property
     def ess(self) -> float:
         """Effective sample size as a fraction of the draws, in (0, 1]."""
-        return 1 / (len(self) * float(self._normalised("ess").square().sum()))
+        return float(weight_ess(self._weights("ess")))
 
     @property
     def log_z(self) -> float:

@@ -86,7 +86,7 @@ def evaluate(
             reference = target.exact_sample(n, seed=derive_seed(seed, 2 * repeat + 1))
             sets = [(raw, {name: x[:n] for name, x in drawn.state.items()})]
             if weighted:
-                sets.append((resampled, drawn.resample(n, seed=derive_seed(seed, repeat))))
+                sets.append((resampled, drawn.resample(n, seed=derive_seed(seed, 2 * repeats + repeat))))
                 if repeat == 0:
                     certificate = {name: getattr(drawn, name) for name in certificate}
             for values, state in sets:

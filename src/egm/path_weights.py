@@ -63,6 +63,13 @@ def start_log_prob(path: ProductPath, x: State, clock: Clock) -> Tensor:
     return total
 
 
+def errors_at(processes: Mapping[str, Process[Any]], error: ErrorOf | None, tick: Tick) -> State:
+    """The error variance that each diffusion is widened by in a step."""
+    if error is None:
+        return {}
+    return {name: error(name, tick.t.reshape(-1)) for name, p in processes.items() if isinstance(p, Diffusion)}
+
+
 def step_log_ratio(
     processes: Mapping[str, Process[Any]],
     x_t: State,
@@ -70,17 +77,20 @@ def step_log_ratio(
     prediction: State,
     *,
     tick: Tick,
-    error: ErrorOf | None,
+    errors: State,
 ) -> Tensor:
-    """Σ over variables of log p_{t|r}(x_t | x_r) − log K(x_r | x_t), float64 [n]; for a reveal −log D(value)."""
+    """Σ over variables of log p_{t|r}(x_t | x_r) − log K(x_r | x_t), float64 [n]; for a reveal −log D(value).
+
+    `errors` of the diffusions are those that they stepped with (`errors_at`).
+    """
     total = torch.zeros((), dtype=torch.float64, device=tick.t.device)
     for name, process in processes.items():
         if name in tick.sites:
             total = total - revealed_log_prob(x_t[name], x_r[name], prediction[name]).double()
             continue
         step = (x_r[name], x_t[name], prediction[name], tick.t, tick.r)
-        if isinstance(process, Diffusion) and error is not None:
-            forward = process.log_step(*step, error=error(name, tick.t.reshape(-1)))
+        if isinstance(process, Diffusion):
+            forward = process.log_step(*step, error=errors[name])
         else:
             forward = process.log_step(*step)
         backward = process.path.log_prob(x_t[name], x_r[name], tick.t, tick.r)
@@ -129,7 +139,8 @@ def reverse_log_ratio(
             for name, part in path.paths.items()
         }
         prediction = predict(before, tick.t.expand(len(first)))
-        log_ratio = log_ratio + step_log_ratio(processes, before, x, prediction, tick=tick, error=error)
+        errors = errors_at(processes, error, tick)
+        log_ratio = log_ratio + step_log_ratio(processes, before, x, prediction, tick=tick, errors=errors)
         x = before
     return log_ratio - start_log_prob(path, x, clock)
 

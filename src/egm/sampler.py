@@ -99,38 +99,46 @@ class Sampler:
         if seed is not None and generator is not None:
             raise ValueError("give a seed or a generator, not both")
         generator = generator or torch.Generator(self.device).manual_seed(seed or 0)
-        if smc is not None:
-            return self._sequential(n, smc, generator, batch_size=batch_size, steps=steps)
         reason = self.why_unweighted(steps) if weigh else "they were drawn with weigh=False"
-        parts = [
-            self.latent(min(batch_size, n - start), generator=generator, steps=steps, weigh=reason is None)
-            for start in range(0, n, batch_size)
-        ]
+        if smc is not None and reason is not None:
+            raise ValueError(f"smc needs weights, and there are none: {reason}")
+        called = 0 if self.target is None else self.target.energy_calls
+        parts = (
+            [
+                self.latent(min(batch_size, n - start), generator=generator, steps=steps, weigh=reason is None)
+                for start in range(0, n, batch_size)
+            ]
+            if smc is None
+            else self._groups(n, smc, generator, batch_size=batch_size, steps=steps)
+        )
         latent = {name: torch.cat([part.state[name] for part in parts]) for name in self.space}
-        state = self.space.from_latent(latent)
-        if self.target is None or reason is not None:
-            return Draws(self.space, state, why_unweighted=reason)
         folded = sum(int((~part.invertible).sum()) for part in parts if part.invertible is not None)
         if folded:
             reason = f"the flow's map was not seen to be invertible at {folded} of {n} draws; take more steps"
-            return Draws(self.space, state, why_unweighted=reason)
+        if self.target is None or reason is not None:
+            return Draws(self.space, self.space.from_latent(latent), why_unweighted=reason)
         energy = EnergyGuard(self.target)
         log_ratio = torch.cat([part.log_ratio for part in parts if part.log_ratio is not None])
         log_weights = torch.cat([-energy(part.state).double() for part in parts]) + log_ratio
         energy.check()
-        eubo = self._eubo(generator.initial_seed())
-        return Draws(self.space, state, log_weights=log_weights, eubo=eubo, energy_calls=n)
+        if smc is not None:
+            latent = smc.move(self.target, latent, generator)
+        return Draws(
+            self.space, self.space.from_latent(latent), log_weights=log_weights,
+            groups=1 if smc is None else smc.groups, eubo=self._eubo(generator.initial_seed(), steps),
+            energy_calls=self.target.energy_calls - called,
+        )  # fmt: skip
 
-    def _sequential(self, n: int, smc: SMC, generator: torch.Generator, *, batch_size: int, steps: int | None) -> Draws:
+    def _groups(
+        self, n: int, smc: SMC, generator: torch.Generator, *, batch_size: int, steps: int | None
+    ) -> list[Simulation]:
         """n draws in independent groups that were resampled along the path."""
-        if self.target is None:
-            raise ValueError("smc needs the target; pass target= to egm.load")
         if n % smc.groups:
             raise ValueError(f"n must be a multiple of the {smc.groups} groups of smc, got {n}")
-        intermediate, guard = self.intermediate_energy(), EnergyGuard(self.target)
-        size, called = n // smc.groups, self.target.energy_calls
-        states, log_weights = [], []
-        for start in range(0, smc.groups, together := max(1, batch_size // size)):
+        intermediate, size = self.intermediate_energy(), n // smc.groups
+        together = max(1, batch_size // size)
+        parts = []
+        for start in range(0, smc.groups, together):
             groups = min(together, smc.groups - start)
 
             def between(x: State, log_ratio: Tensor, r: Tensor, groups: int = groups) -> tuple[State, Tensor]:
@@ -139,20 +147,8 @@ class Sampler:
                     threshold=smc.threshold, generator=generator,
                 )  # fmt: skip
 
-            with self._evaluating():
-                drawn = simulate(
-                    self._predict, self.path, self.processes, groups * size, weigh=True, between=between,
-                    generator=generator, dtype=self.dtype, device=self.device,
-                    **{**self._course(steps), "solver": "bridge"},
-                )  # fmt: skip
-            log_weights.append(drawn.log_ratio - guard(drawn.state).double())  # type: ignore[operator]
-            states.append(smc.move(self.target, drawn.state, generator))
-        guard.check()
-        latent = {name: torch.cat([state[name] for state in states]) for name in self.space}
-        return Draws(
-            self.space, self.space.from_latent(latent), log_weights=torch.cat(log_weights), groups=smc.groups,
-            eubo=self._eubo(generator.initial_seed()), energy_calls=self.target.energy_calls - called,
-        )  # fmt: skip
+            parts.append(self.latent(groups * size, generator=generator, steps=steps, weigh=True, between=between))
+        return parts
 
     def intermediate_energy(self) -> Callable[[State, Tensor], Tensor]:
         """E_t(x_t) ≈ −log p_t on latent states: E^φ where it was trained, else what the partial energy knows."""
@@ -174,24 +170,35 @@ class Sampler:
         return why_unweighted(self.processes, self._course(steps)["solver"])
 
     def latent(
-        self, n: int, *, generator: torch.Generator, steps: int | None = None, weigh: bool = False
+        self,
+        n: int,
+        *,
+        generator: torch.Generator,
+        steps: int | None = None,
+        weigh: bool = False,
+        between: Callable[[State, Tensor, Tensor], tuple[State, Tensor]] | None = None,
     ) -> Simulation:
-        """n draws in latent coordinates, with the log-ratios of their path weights if asked for."""
+        """n draws in latent coordinates, with the log-ratios of their path weights if asked for; see `simulate`."""
+        course = self._course(steps)
+        if between is not None:
+            course["solver"] = "bridge"  # states can be exchanged on a common grid alone
         with self._evaluating():
             return simulate(
-                self._predict, self.path, self.processes, n, weigh=weigh, generator=generator, dtype=self.dtype,
-                device=self.device, **self._course(steps),
+                self._predict, self.path, self.processes, n, weigh=weigh, between=between, generator=generator,
+                dtype=self.dtype, device=self.device, **course,
             )  # fmt: skip
 
-    def _eubo(self, seed: int) -> Callable[[], tuple[float, float]] | None:
+    def _eubo(self, seed: int, steps: int | None) -> Callable[[], tuple[float, float]] | None:
         """How to find the evidence upper bound where there is one; with exact draws of its own."""
         flows = any(isinstance(process, Flow) for process in self.processes.values())
         if flows or self.target is None or self.target.reference_kind != "exact":
             return None
-        return partial(self.eubo, seed=derive_seed(seed, 1))
+        return partial(self.eubo, seed=derive_seed(seed, 1), steps=steps)
 
-    def eubo(self, n: int = 2000, *, seed: int = 0) -> tuple[float, float]:
+    def eubo(self, n: int = 2000, *, seed: int = 0, steps: int | None = None) -> tuple[float, float]:
         """Evidence upper bound and its standard error, from n exact draws of the target and paths drawn backwards.
+
+        `steps` are those of the draws that it belongs to: another simulation has another bound.
 
         At least log Z in expectation, by how much the sampler's paths miss of the target: a mode that is never visited
         shows here and nowhere else. Needs a target with an exact sampler, and processes that can be run backwards.
@@ -204,7 +211,7 @@ class Sampler:
         x_1 = self.space.to_latent({k: x.to(self.dtype) if x.is_floating_point() else x for k, x in state.items()})
         with self._evaluating():
             log_ratio = reverse_log_ratio(
-                self._predict, self.path, self.processes, x_1, generator=generator, **self._course(None)
+                self._predict, self.path, self.processes, x_1, generator=generator, **self._course(steps)
             )
         log_w = log_ratio - target.latent_energy(x_1).double()
         return float(log_w.mean()), float(log_w.std()) / math.sqrt(n)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from egm.clock import Clock, Solver, Tick, make_clock
 from egm.flow_map import flow_step
-from egm.path_weights import ErrorOf, Predictor, in_order, require_densities, start_log_prob, step_log_ratio
+from egm.path_weights import ErrorOf, Predictor, errors_at, in_order, require_densities, start_log_prob, step_log_ratio
 from egm.paths.product import ProductPath
 from egm.processes.base import Process, sample_table
 from egm.processes.diffusion import Diffusion
@@ -92,6 +92,7 @@ def simulate(
     if solver in ("euler", "tau-leaping"):
         _require_finite(processes, clock)
     flows = {name: process for name, process in processes.items() if isinstance(process, Flow)}
+    kernels = {name: process for name, process in processes.items() if name not in flows}
 
     x = path.prior_sample((n,), clock.start, generator=generator, dtype=dtype, device=device)
     for name in clock.first_event:  # every reveal is still to come
@@ -100,7 +101,7 @@ def simulate(
     invertible = torch.ones(n, dtype=torch.bool, device=log_ratio.device)
     for i, tick in enumerate(clock):
         t, r, solver = tick.t, tick.r, solver if i < len(clock) - 1 else _last(solver)
-        moved: State = {}
+        moved, errors = {}, errors_at(processes, error, tick)
         if weigh and flows:
             prediction, moved, log_det, regular = flow_step(predict, flows, x, t.expand(n), r)
             log_ratio, invertible = log_ratio + log_det, invertible & regular
@@ -111,15 +112,12 @@ def simulate(
                 site = tick.sites[name]
                 moved[name] = reveal(process.path.variable, x[name], prediction[name], site, generator)
             elif name not in moved:
-                step = _step_of(
-                    process, solver, None if error is None else functools.partial(error, name, t.reshape(-1))
-                )
+                step = _step_of(process, solver, errors.get(name))
                 moved[name] = step(x[name], prediction[name], t, r, generator=generator)
         if solver == "heun":
             moved |= _corrected(flows, x, moved, (prediction, predict(moved, r.expand(n))), tick)
         if weigh:
-            kernels = {name: process for name, process in processes.items() if name not in flows}
-            log_ratio = log_ratio + step_log_ratio(kernels, x, moved, prediction, tick=tick, error=error)
+            log_ratio = log_ratio + step_log_ratio(kernels, x, moved, prediction, tick=tick, errors=errors)
         x = moved
         if between is not None and i < len(clock) - 1:
             x, log_ratio = between(x, log_ratio, r)
@@ -139,14 +137,14 @@ def reveal(variable: Categorical, x: Tensor, table: Tensor, site: Tensor, genera
     return flat.scatter(1, at, torch.where(hidden, value, old)).reshape(x.shape)
 
 
-def _step_of(process: Process[Any], solver: Solver, error: Callable[[], Tensor] | None) -> Callable[..., Tensor]:
+def _step_of(process: Process[Any], solver: Solver, error: Tensor | None) -> Callable[..., Tensor]:
     """The step that moves a variable; under Heun flows first take the Euler step to x̃."""
     if solver == "euler" or (solver == "heun" and isinstance(process, Flow)):
         return process.euler
     if solver == "tau-leaping":
         return process.tau_leap
     if isinstance(process, Diffusion) and error is not None:
-        return functools.partial(process.step, error=error())
+        return functools.partial(process.step, error=error)
     return process.step
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from egm.diagnostics import weight_ess
 from egm.mcmc import MALA, Alternate, Gibbs, Kernel
 from egm.spaces import State
 from egm.targets.base import Target
@@ -81,8 +82,7 @@ def resample_groups(
     before = energy(x).double()
     log_g = (log_ratio - before).reshape(groups, size)
     weights = torch.softmax(log_g, 1)
-    ess = 1 / (weights.square().sum(1, keepdim=True) * size)
-    uneven = ess < threshold  # [groups, 1]; NaN, where every weight is zero, is not
+    uneven = weight_ess(log_g)[:, None] < threshold  # [groups, 1]; NaN, where every weight is zero, is not
     u = torch.rand(groups, 1, generator=generator, device=log_ratio.device, dtype=torch.float64)
     positions = (torch.arange(size, device=log_ratio.device) + u) / size
     cumulative = weights.cumsum(1)

@@ -8,7 +8,8 @@ from scipy import stats as scipy_stats
 from torch import nn
 
 from egm.energy_model import EnergyModel
-from egm.methods.egm import EGM, T_MAX, EGMOptions, default_t_min
+from egm.methods.base import T_MAX
+from egm.methods.egm import EGM, EGMOptions, default_t_min
 from egm.paths import VE, VP, CondOT, Masked, ProductPath, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow, Jump
 from egm.spaces import Categorical, Real, Space

@@ -13,7 +13,9 @@ import egm
 import egm.methods.self_proposal as module
 from egm import targets
 from egm.denoiser_error import DenoiserError
-from egm.methods.self_proposal import T_MAX, SelfProposal, SPOptions, log_weights
+from egm.methods import base
+from egm.methods.base import T_MAX
+from egm.methods.self_proposal import SelfProposal, SPOptions, log_weights
 from egm.paths import ProductPath
 from egm.processes import Diffusion, Jump
 from egm.simulate import Simulation
@@ -248,6 +250,7 @@ def test_steps_measure_the_denoiser_s_error():
         method.losses(x_1, first=False, generator=generator)
     t = torch.tensor([0.1, 0.3, 0.5, 0.7, 0.9], dtype=DOUBLE)
     posterior = 1 / (1 / 0.05 + (t / (1 - t)) ** 2)
+    assert method.error is not None
     torch.testing.assert_close(method.error("x", t), posterior, rtol=0.1, atol=0)
 
 
@@ -283,7 +286,7 @@ def test_the_cross_entropy_is_the_path_s_likelihood(monkeypatch, last):
     reveals count less, which leaves the minimiser where it is.
     """
     oracle, network = TinyIsing(beta=0.5), Tables()
-    monkeypatch.setattr(module, "T_MAX", last)
+    monkeypatch.setattr(base, "T_MAX", last)
     method, found = method_of(oracle, network), []
     for seed in range(400):
         generator = seeded(seed)

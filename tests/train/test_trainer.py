@@ -9,7 +9,7 @@ import torch
 
 import egm
 from egm.evaluation import quick_scores
-from egm.methods.egm import T_MAX
+from egm.methods.base import T_MAX
 from egm.sampler import Sampler
 from egm.train.buffer import ReplayBuffer
 from egm.train.run_directory import RunDirectory

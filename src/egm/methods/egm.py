@@ -26,20 +26,17 @@ from egm.denoiser_error import DenoiserError
 from egm.energy_model import EnergyModel, unfinished
 from egm.estimators import Estimate, Proposal, estimate
 from egm.losses import RealLoss, SymbolLoss, variable_loss
+from egm.methods.base import T_MAX, Method, stratified_times
 from egm.networks.base import activation_bytes
 from egm.paths.discrete import Masked
 from egm.paths.gaussian import VE
 from egm.paths.product import ProductPath
-from egm.processes.base import DenoisingProcess, Process
+from egm.processes.base import Process
 from egm.processes.jump import Jump
-from egm.simulate import Simulation
 from egm.single_site import single_site
 from egm.spaces import State
-from egm.train.buffer import ReplayBuffer
 from egm.train.guard import EnergyGuard
 from egm.train.options import check_numbers
-
-T_MAX = 1 - 1e-3  # the last time that is trained on: at t = 1 the state is its own end point
 
 
 @dataclass(frozen=True)
@@ -106,18 +103,13 @@ class EGMOptions:
         )  # fmt: skip
 
 
-class EGM:
+class EGM(Method):
     """Both methods; with an energy model it is EGM-BS.
 
     Args:
-        energy: the target's latent energy, watched.
-        path, processes: of every variable.
-        network: the denoiser.
+        energy, path, processes, network, error: see `Method`.
         energy_model: E^φ, or None for EGM.
-        error: takes in the denoiser's errors, which path weights need.
     """
-
-    weighted = False  # draws need no path weights
 
     def __init__(
         self,
@@ -143,8 +135,8 @@ class EGM:
                 "bootstrap='single-site' reveals masked sites and no variable follows a Masked path;"
                 " use bootstrap='proposals'"
             )
-        self.energy, self.path, self.processes, self.network = energy, path, processes, network
-        self.error, self.energy_model, self.options = error, energy_model, options
+        super().__init__(energy, path, processes, network, error)
+        self.energy_model, self.options = energy_model, options
         self.t_min = default_t_min(path) if options.t_min is None else options.t_min
         self.average: AveragedModel | None = None
         if energy_model is not None:
@@ -152,22 +144,9 @@ class EGM:
             self.average = AveragedModel(energy_model.network, multi_avg_fn=average)
             self.average.requires_grad_(False)
 
-    def refresh(self, buffer: ReplayBuffer, drawn: Simulation) -> None:
-        """Put new end points into the buffer."""
-        buffer.add(drawn.state)
-
-    def end_points(self, buffer: ReplayBuffer, n: int, generator: torch.Generator) -> State:
-        """n states of the buffer."""
-        return buffer.sample(n, generator)
-
-    def finished(self) -> bool:
-        """Never: there is no measure of quality to go by."""
-        return False
-
     def modules(self) -> dict[str, nn.Module]:
-        """What has to be saved to go on: networks and running averages."""
         extra = {"energy_model": self.energy_model, "energy_average": self.average}
-        return {"network": self.network, **{name: module for name, module in extra.items() if module is not None}}
+        return super().modules() | {name: module for name, module in extra.items() if module is not None}
 
     def averaged_energy_model(self) -> EnergyModel | None:
         """E^φ by its running average, which goes on with training."""
@@ -176,18 +155,14 @@ class EGM:
         return self.energy_model.with_network(self.average.module)
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
-        """Parameters with their learning rates."""
-        groups: list[dict[str, Any]] = [{"params": list(self.network.parameters()), "lr": learning_rate}]
+        groups = super().parameter_groups(learning_rate)
         if self.energy_model is not None:
             parameters = list(self.energy_model.parameters())
             groups.append({"params": parameters, "lr": self.options.energy_learning_rate})
         return groups
 
     def losses(self, x_1: State, *, first: bool, generator: torch.Generator) -> dict[str, Tensor]:
-        """The loss to minimise and what to log beside it, 0-dimensional tensors.
-
-        `first` marks the first step of training, which sets the energy model's units.
-        """
+        """See `Method.losses`; the first step sets the energy model's units."""
         t, far = self.times(len(next(iter(x_1.values()))), generator)
         x_t = self.path.sample(x_1, t, generator=generator)
         with torch.no_grad():
@@ -196,9 +171,7 @@ class EGM:
                 self.energy_model.calibrate(x_t, t, end.energy)
             got, sites, target = self._estimates(x_t, t, far, generator)
         output = self.network(x_t, t)
-        if self.error is not None:
-            denoised = [name for name, process in self.processes.items() if isinstance(process, DenoisingProcess)]
-            self.error.update(x_1, {name: output[name].detach() for name in denoised}, t)
+        self.measure_error(x_1, output, t)
         total = torch.zeros((), device=t.device)
         # States whose proposals all have zero density say nothing about the generator.
         weight = (got.ess > 0).to(t.dtype) * (t if self.options.time_weight == "t" else 1.0)
@@ -217,23 +190,14 @@ class EGM:
         return {"loss": total, **shown}
 
     def after_step(self, progress: float) -> None:
-        """Update the running average; `progress` is the share of training that is done."""
+        """Update the running average of E^φ."""
         begun = self.averaging or progress >= self.options.energy_ema_start
         if self.energy_model is not None and self.average is not None and begun:
             self.average.update_parameters(self.energy_model.network)
 
-    def state_dict(self) -> dict[str, Any]:
-        """What the next step depends on, beside modules and buffer: nothing."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any], buffer: ReplayBuffer) -> None:
-        """Go on from what `state_dict` gave."""
-
     def times(self, n: int, generator: torch.Generator) -> tuple[Tensor, int]:
         """n stratified times in ascending order, and how many of them are bootstrapped (t + ε < 1)."""
-        span = T_MAX - self.t_min
-        u = torch.rand(n, generator=generator, device=generator.device)
-        t = self.t_min + span * (torch.arange(n, device=u.device) + u) / n
+        t, span = stratified_times(n, generator, start=self.t_min), T_MAX - self.t_min
         far = int(n * (1 - self.options.epsilon - self.t_min) / span) if self.energy_model is not None else 0
         return t, max(0, min(n, far))
 

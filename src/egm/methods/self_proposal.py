@@ -25,7 +25,9 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from egm.denoiser_error import DenoiserError
+from egm.diagnostics import weight_ess
 from egm.losses import variable_loss
+from egm.methods.base import Method, stratified_times
 from egm.path_weights import why_unweighted
 from egm.paths.discrete import Masked
 from egm.paths.product import ProductPath
@@ -35,7 +37,6 @@ from egm.spaces import State
 from egm.train.buffer import ReplayBuffer
 from egm.train.guard import EnergyGuard
 
-T_MAX = 1 - 1e-3  # the last time that is trained on
 HALVINGS = 30  # of the interval in which b is looked for
 IMPROVEMENT = 1e-3  # of the effective sample size that counts as one
 
@@ -60,18 +61,9 @@ class SPOptions:
             raise ValueError(f"patience counts rounds and must be at least 0, got {self.patience}")
 
 
-class SelfProposal:
-    """The losses of EGM-SP, and what a round does.
+class SelfProposal(Method):
+    """The losses of EGM-SP, and what a round does; for the arguments see `Method`."""
 
-    Args:
-        energy: the target's latent energy, watched.
-        path, processes: of every variable.
-        network: the denoiser.
-        error: takes in the denoiser's errors, by which the next round's steps are widened.
-    """
-
-    energy_model = None
-    averaging = False
     weighted = True
 
     def __init__(
@@ -88,21 +80,13 @@ class SelfProposal:
             raise ValueError(
                 f"egm-sp trains on weighted draws, and there are no path weights: {reason}, or use method='egm'"
             )
-        self.energy, self.path, self.processes, self.network = energy, path, processes, network
-        self.error, self.options = error, options
+        super().__init__(energy, path, processes, network, error)
+        self.options = options
         device = next(network.parameters()).device
         self.b = torch.zeros((), dtype=torch.float64, device=device)
         self.ess = torch.ones((), dtype=torch.float64, device=device)  # of the last round, at its b
         self._history: list[Tensor] = []  # of (b, ess)
         self._cumulative = torch.zeros(0)  # of the weights in the buffer
-
-    def modules(self) -> dict[str, nn.Module]:
-        """What has to be saved to go on."""
-        return {"network": self.network}
-
-    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
-        """Parameters with their learning rates."""
-        return [{"params": list(self.network.parameters()), "lr": learning_rate}]
 
     # ------------------------------------------------------------------ a round
 
@@ -115,7 +99,7 @@ class SelfProposal:
         energy, log_ref = self.energy(drawn.state), self.path.prior_log_prob(drawn.state, 1.0)
         terms = torch.stack([log_ratio, log_ref.double(), energy.double()], 1)  # type: ignore[list-item]
         self.b.copy_(self._largest_b(terms))
-        self.ess.copy_(_ess(log_weights(terms, self.b)))
+        self.ess.copy_(weight_ess(log_weights(terms, self.b)))
         self._history = [*self._history, torch.stack([self.b, self.ess])][-2 * max(1, self.options.patience) :]
         buffer.add({**drawn.state, ".terms": terms})
         self.weigh(buffer)
@@ -151,20 +135,18 @@ class SelfProposal:
     def _largest_b(self, terms: Tensor) -> Tensor:
         """By bisection, between the present b and 1, without waiting for the device."""
         low, high = self.b.clone(), torch.ones_like(self.b)
-        arrived = _ess(log_weights(terms, high)) >= self.options.ess_target
+        arrived = weight_ess(log_weights(terms, high)) >= self.options.ess_target
         for _ in range(HALVINGS):
             middle = 0.5 * (low + high)
-            enough = _ess(log_weights(terms, middle)) >= self.options.ess_target
+            enough = weight_ess(log_weights(terms, middle)) >= self.options.ess_target
             low, high = torch.where(enough, middle, low), torch.where(enough, high, middle)
         return torch.where(arrived, 1.0, low)
 
     # ------------------------------------------------------------------ a step
 
     def losses(self, x_1: State, *, first: bool, generator: torch.Generator) -> dict[str, Tensor]:
-        """The loss to minimise and what to log beside it, 0-dimensional tensors."""
-        n = len(next(iter(x_1.values())))
-        u = torch.rand(n, generator=generator, device=generator.device)
-        t = T_MAX * (torch.arange(n, device=u.device) + u) / n
+        """See `Method.losses`."""
+        t = stratified_times(len(next(iter(x_1.values()))), generator)
         x_t = self.path.sample(x_1, t, generator=generator)
         output = self.network(x_t, t)
         total = torch.zeros((), device=t.device)
@@ -177,18 +159,17 @@ class SelfProposal:
                 left = (1 - part.kappa(part.over_sites(t, x_t[name]))).clamp(min=1 / part.variable.sites)
                 sites = part.active(x_t[name]) / left
             total = total + variable_loss(process, x_t[name], t, x, output[name], sites=sites).mean()
-        self.error.update(x_1, {name: output[name].detach() for name in self.path.space.real}, t)
+        self.measure_error(x_1, output, t)
         return {"loss": total, "sampler_loss": total.detach(), "ess": self.ess.clone(), "b": self.b.clone()}
 
-    def after_step(self, progress: float) -> None:
-        """Nothing: there is no energy model to average."""
+    def extend(self) -> None:
+        """Wait for an improvement anew."""
+        self._history = []
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next round depends on, beside modules and buffer."""
         return {"b": self.b, "ess": self.ess, "history": self._history}
 
     def load_state_dict(self, state: dict[str, Any], buffer: ReplayBuffer) -> None:
-        """Go on from what `state_dict` gave."""
         self.b.copy_(state["b"])
         self.ess.copy_(state["ess"])
         self._history = list(state["history"])
@@ -201,7 +182,3 @@ def log_weights(terms: Tensor, b: Tensor) -> Tensor:
     log_ratio, log_ref, energy = terms.unbind(1)
     inside = energy < torch.inf
     return torch.where(inside, log_ratio + (1 - b) * log_ref - b * torch.where(inside, energy, 0.0), -torch.inf)
-
-
-def _ess(log_w: Tensor) -> Tensor:
-    return 1 / (torch.softmax(log_w, 0).square().sum() * len(log_w))

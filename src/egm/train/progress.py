@@ -21,6 +21,10 @@ class Progress(Protocol):
         """The share of training that is done, and the newest line of the log."""
         ...
 
+    def say(self, text: str) -> None:
+        """A remark."""
+        ...
+
 
 def make_progress(wanted: bool) -> Progress:
     """A bar if stderr is a terminal and rich is installed, otherwise lines; silence if none is wanted."""
@@ -46,6 +50,9 @@ class Silent:
     def update(self, done: float, row: dict[str, Any]) -> None:
         """Nothing to do."""
 
+    def say(self, text: str) -> None:
+        """Nothing to do."""
+
 
 class Lines(Silent):
     """A line on stderr every few seconds, and for every evaluation."""
@@ -63,6 +70,10 @@ class Lines(Silent):
         self._last = now
         left = f", {(now - began) / (done - first) * (1 - done):.0f} s left" if first < done < 1 else ""
         print(f"step {row['step']} ({done:.0%}{left})  {describe(row)}", file=sys.stderr, flush=True)
+
+    def say(self, text: str) -> None:
+        """Print it."""
+        print(text, file=sys.stderr, flush=True)
 
 
 class Bar(Silent):
@@ -88,6 +99,10 @@ class Bar(Silent):
         """Move the bar."""
         self._values |= row  # evaluations are rarer than steps: keep the last one in sight
         self._bar.update(self._task, completed=done, description=describe(self._values))
+
+    def say(self, text: str) -> None:
+        """Print it above the bar."""
+        self._bar.console.print(text, markup=False)
 
 
 def describe(row: dict[str, Any]) -> str:

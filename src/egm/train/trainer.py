@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from egm.methods.egm import EGM
-from egm.methods.self_proposal import SelfProposal
+from egm.methods.base import Method
 from egm.metrics.floors import derive_seed
 from egm.sampler import Sampler
 from egm.simulate import Simulation
@@ -49,7 +48,7 @@ class Trainer:
 
     def __init__(
         self,
-        method: EGM | SelfProposal,
+        method: Method,
         sampler: Sampler,
         options: TrainingOptions,
         *,
@@ -98,6 +97,9 @@ class Trainer:
                     if self.step % self.options.inner_steps == 0:
                         self.check()
                         if self.method.finished():
+                            self.progress.say(
+                                f"stopped at step {self.step}: the effective sample size no longer improves"
+                            )
                             break
                         self.method.refresh(self.buffer, self.draw())
                     self.set_learning_rates()

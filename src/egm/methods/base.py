@@ -1,0 +1,111 @@
+"""What a method gives the training loop: how end points enter and leave the buffer, and the loss at states noised from
+them. Times are stratified and ascending, t_i = t_min + (T_MAX − t_min)(i + u_i)/n.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from egm.denoiser_error import DenoiserError
+from egm.energy_model import EnergyModel
+from egm.paths.product import ProductPath
+from egm.processes.base import DenoisingProcess, Process
+from egm.simulate import Simulation
+from egm.spaces import State
+from egm.train.buffer import ReplayBuffer
+from egm.train.guard import EnergyGuard
+
+T_MAX = 1 - 1e-3  # the last time that is trained on: at t = 1 the state is its own end point
+
+
+class Method(ABC):
+    """A method on a sampler's network.
+
+    Args:
+        energy: the target's latent energy, watched.
+        path, processes: of every variable.
+        network: the denoiser.
+        error: takes in the denoiser's errors, by which steps are widened in path weights.
+
+    Attributes:
+        weighted: whether `refresh` needs path weights.
+        energy_model: E^φ, where the method trains one.
+    """
+
+    weighted: bool = False
+    energy_model: EnergyModel | None = None
+
+    def __init__(
+        self,
+        energy: EnergyGuard,
+        path: ProductPath,
+        processes: Mapping[str, Process[Any]],
+        network: nn.Module,
+        error: DenoiserError | None,
+    ) -> None:
+        self.energy, self.path, self.processes, self.network, self.error = energy, path, processes, network, error
+
+    @abstractmethod
+    def losses(self, x_1: State, *, first: bool, generator: torch.Generator) -> dict[str, Tensor]:
+        """The loss to minimise and what to log beside it, 0-dimensional tensors.
+
+        `first` marks the first step of training.
+        """
+
+    def refresh(self, buffer: ReplayBuffer, drawn: Simulation) -> None:
+        """Put new end points into the buffer."""
+        buffer.add(drawn.state)
+
+    def end_points(self, buffer: ReplayBuffer, n: int, generator: torch.Generator) -> State:
+        """n end points of the buffer."""
+        return buffer.sample(n, generator)
+
+    def finished(self) -> bool:
+        """Whether more training would not help; asked before each refresh."""
+        return False
+
+    @property
+    def averaging(self) -> bool:
+        """Whether a running average has begun that losses use."""
+        return False
+
+    def after_step(self, progress: float) -> None:
+        """Called after each step; `progress` is the share of training that is done."""
+        return None
+
+    def modules(self) -> dict[str, nn.Module]:
+        """What has to be saved to go on: networks and running averages."""
+        return {"network": self.network}
+
+    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
+        """Parameters with their learning rates."""
+        return [{"params": list(self.network.parameters()), "lr": learning_rate}]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next step depends on, beside modules and buffer."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any], buffer: ReplayBuffer) -> None:
+        """Go on from what `state_dict` gave."""
+        return None
+
+    def extend(self) -> None:
+        """Called when a run is given more steps or time: what `finished` went by no longer counts."""
+        return None
+
+    def measure_error(self, x_1: State, output: State, t: Tensor) -> None:
+        """Take in how far the network's means are from the end points."""
+        if self.error is not None:
+            denoised = [name for name, process in self.processes.items() if isinstance(process, DenoisingProcess)]
+            self.error.update(x_1, {name: output[name].detach() for name in denoised}, t)
+
+
+def stratified_times(n: int, generator: torch.Generator, *, start: float = 0.0) -> Tensor:
+    """n times between `start` and T_MAX, one in each of n equal intervals, ascending."""
+    u = torch.rand(n, generator=generator, device=generator.device)
+    return start + (T_MAX - start) * (torch.arange(n, device=u.device) + u) / n
