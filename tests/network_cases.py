@@ -28,7 +28,7 @@ BODIES: dict[str, tuple[type[Body], Space, dict[str, int]]] = {
     "mlp-mixed": (MLP, MIXED, {"width": 16, "depth": 3}),
     "mlp-one-layer": (MLP, ODD, {"width": 16, "depth": 1}),
     "residual": (ResidualMLP, MIXED, {"width": 16, "depth": 2}),
-    "residual-odd": (ResidualMLP, ODD, {"width": 16, "depth": 2}),
+    "residual-odd": (ResidualMLP, ODD, {"width": 16, "depth": 2, "frequencies": 3}),
     "residual-symbols": (ResidualMLP, SYMBOLS, {"width": 16, "depth": 1}),
     "lattice": (LatticeConv, GRID, {"width": 8, "depth": 2}),
     "lattice-wide": (LatticeConv, GRID, {"width": 8, "depth": 1, "kernel": 5}),

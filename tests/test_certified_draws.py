@@ -9,10 +9,13 @@ from torch import nn
 
 import egm
 from egm.denoiser_error import DenoiserError
+from egm.metrics.floors import derive_seed
 from egm.paths import ProductPath
 from egm.processes import Diffusion, Flow, Jump
 from egm.sampler import Sampler
 from egm.targets import Target
+from marginals import TinyIsing
+from test_sampler import sampler_of as oracle_sampler
 
 SPACE = egm.Space(x=egm.Real(1))
 MEANS, WIDTH = (-2.0, 2.0), 0.4
@@ -141,6 +144,43 @@ def test_a_sampler_without_its_target_says_so():
     sampler.target = None
     with pytest.raises(ValueError, match="loaded without its target"):
         _ = sampler.sample(50, seed=1).ess
+
+
+def about_eubo(draws):
+    return [problem for problem in draws.problems() if "EUBO" in problem]
+
+
+def test_the_upper_bound_belongs_to_the_steps_that_the_draws_took():
+    """Few steps have a higher bound, which would look like a lost mode beside the weights of many."""
+    sampler, bounds = sampler_of(MEANS), {}
+    for steps in (8, None):
+        draws = sampler.sample(4000, seed=7, steps=steps)
+        bounds[steps] = sampler.eubo(seed=derive_seed(7, 1), steps=steps)
+        assert (draws.eubo, draws.eubo_stderr) == bounds[steps]
+        assert about_eubo(draws) == []
+    assert bounds[8][0] > bounds[None][0] + 0.1
+    draws = sampler.sample(4000, seed=7)
+    mixed_up = egm.Draws(SPACE, draws.state, log_weights=draws.log_weights, eubo=lambda: bounds[8])
+    assert about_eubo(mixed_up) != []
+
+
+def test_the_upper_bound_of_masked_sites_in_closed_form():
+    """An exact denoiser reveals one site after the other exactly; all at once, with even odds, it misses KL(p‖q)."""
+    oracle = TinyIsing(beta=0.5)
+    sampler = oracle_sampler(oracle, target=oracle.target)
+    energy = oracle.target.energy(s=oracle.states).double()
+    law = torch.softmax(-energy, 0)
+    log_z = float(torch.logsumexp(-energy, 0))
+    one_by_one = sampler.sample(200, seed=1)
+    assert one_by_one.eubo == pytest.approx(log_z, abs=1e-4)
+    assert one_by_one.eubo_stderr == pytest.approx(0.0, abs=1e-4)
+    at_once, pairs = sampler.sample(200, seed=1, steps=1), sampler.sample(200, seed=1, steps=2)
+    assert at_once.eubo is not None
+    assert at_once.eubo_stderr is not None
+    assert pairs.eubo is not None
+    expected = float((law * -energy).sum()) + math.log(16)
+    assert abs(at_once.eubo - expected) < 4 * at_once.eubo_stderr < 0.2
+    assert log_z + 0.1 < pairs.eubo < at_once.eubo - 0.1
 
 
 def test_evaluations_hold_the_certificate():

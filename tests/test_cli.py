@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import egm
-from cli_cases import ISING, OWN, TINY, config_of, results_of
+from cli_cases import ISING, OWN, TINY, TINY_SP, config_of, results_of
 from egm.build import OPTION_GROUPS, PATHS, PROCESSES, TARGETS
 from egm.cli import main
 from egm.methods.egm import EGMOptions
@@ -142,7 +142,7 @@ def test_every_option_reaches_the_run():
             return next(choice for choice in get_args(kinds[0]) if choice not in (field.default, "heun", "auto"))
         if kinds[0] is bool:
             return not field.default
-        return field.default + 1 if kinds[0] is int else 0.5 * (field.default or 1.0)
+        return (field.default or 0) + 1 if kinds[0] is int else 0.5 * (field.default or 1.0)
 
     groups = (TrainingOptions, EGMOptions)
     wanted = {f.name: other(f, get_type_hints(group)[f.name]) for group in groups for f in dataclasses.fields(group)}
@@ -183,6 +183,34 @@ def test_own_target_may_be_an_object_and_stand_first(own_module):
         main(["train", f"{own_module}:target", *TINY, "--steps", "1", "--method", "egm", "--processes.x", "jump"]) == 0
     )
     assert config_of("runs/target-egm-0")["processes"]["x"].startswith("Jump(")
+
+
+def test_draws_are_weighed_with_an_own_target(own_module, folder, monkeypatch, capsys):
+    source = f"{own_module}:make_target"
+    assert main(["train", "--target", source, *TINY_SP, "--steps", "2", "--out", "a"]) == 0
+    monkeypatch.delitem(sys.modules, own_module)
+    assert main(["sample", "a", "-n", "40", "--seed", "3", "--out", "plain.npz"]) == 0
+    assert "pass target= to egm.load" in capsys.readouterr().out
+    assert main(["sample", "a", "-n", "40", "--seed", "3", "--target", source, "--out", "weighed.npz"]) == 0
+    assert "ESS" in capsys.readouterr().out
+    target = sys.modules[own_module].make_target()
+    expected = egm.load("a", target).sample(40, seed=3)
+    with np.load("plain.npz", allow_pickle=False) as plain, np.load("weighed.npz", allow_pickle=False) as weighed:
+        assert list(plain) == ["x"]
+        assert list(weighed) == ["x", ".log_weights"]
+        np.testing.assert_array_equal(weighed["x"], plain["x"])
+        assert expected.log_weights is not None
+        np.testing.assert_array_equal(weighed[".log_weights"], expected.log_weights.numpy())
+        assert weighed[".log_weights"].std() > 0
+
+    text = (folder / f"{own_module}.py").read_text(encoding="utf-8")
+    (folder / "another.py").write_text(text.replace("egm.Real(2)", "egm.Real(3)"), encoding="utf-8")
+    monkeypatch.delitem(sys.modules, "another", raising=False)
+    assert main(["sample", "a", "--target", "another:make_target"]) == 2
+    assert "the run was made for" in capsys.readouterr().err
+    assert main(["sample", "a", "--target", f"{own_module}:mak_target"]) == 2
+    assert "did you mean 'make_target'" in capsys.readouterr().err
+    assert not (folder / "a" / "draws.npz").exists()
 
 
 # ---------------------------------------------------------------------- help and lists

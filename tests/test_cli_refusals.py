@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import egm
-from cli_cases import ISING, OWN, TINY, results_of
+from cli_cases import ISING, OWN, TINY, TINY_SP, results_of
 from egm.cli import main
 
 
@@ -96,6 +96,36 @@ def test_a_bad_energy_exits_1_and_keeps_the_checkpoint(folder, monkeypatch, caps
     state = torch.load("a/checkpoint.pt", weights_only=True)
     assert 1 <= state["step"] < 100
     assert all(torch.isfinite(x).all() for x in state["modules"]["network"].values())
+
+
+DIVERGING = ["--learning_rate", "1e30", "--clip_gradient", "null"]
+
+
+@pytest.mark.parametrize("inner", ["2", "100"], ids=["before a refresh", "at the end"])
+@pytest.mark.parametrize("method", ["egm", "egm-bs", "egm-sp"])
+def test_a_diverging_run_exits_1_and_keeps_no_broken_model(folder, capsys, method, inner):
+    small = TINY_SP if method == "egm-sp" else TINY
+    command = ["train", *ISING, *small, "--method", method, *DIVERGING, "--inner_steps", inner, "--steps", "8"]
+    assert main([*command, "--out", "a"]) == 1
+    said = capsys.readouterr()
+    assert "egm: training diverged before step" in said.err
+    assert "lower learning_rate (1e+30) or set clip_gradient (None)" in said.err
+    assert "Traceback" not in said.err
+    assert "checkpoint is kept" not in said.err  # there is none
+    assert "egm sample" not in said.out
+    kept = {file.name for file in (folder / "a").iterdir()}
+    assert kept >= {"config.yaml", "environment.json"}
+    assert not kept & {"model.safetensors", "checkpoint.pt", "results.json"}
+    assert main(["sample", "a", "-n", "3"]) == 2
+    assert "no trained network" in capsys.readouterr().err
+
+    assert main([*command, "--checkpoint_every", "1", "--out", "b"]) == 1
+    assert "the last good checkpoint is kept in b" in capsys.readouterr().err
+    state = torch.load("b/checkpoint.pt", weights_only=True)
+    assert 1 <= state["step"] < 8
+    for tensors in (*state["modules"].values(), egm.load("b").network.state_dict()):
+        assert all(torch.isfinite(x).all() for x in tensors.values())
+    assert not (folder / "b" / "results.json").exists()
 
 
 # ---------------------------------------------------------------------- refusals

@@ -12,7 +12,7 @@ from scipy import stats as scipy_stats
 
 import egm.path_weights as backward
 import egm.simulate as forward
-from egm.clock import Clock, make_clock, time_grid
+from egm.clock import Clock, group_ends, make_clock, time_grid
 from egm.denoiser_error import DenoiserError
 from egm.path_weights import reverse_log_ratio
 from egm.paths import CondOT, Cosine, Masked, Polynomial, ProductPath, Uniform
@@ -36,7 +36,7 @@ def times_of(clock, name, sites):
     times, often = torch.zeros(n, sites, dtype=clock.times.dtype), torch.zeros(n, sites, dtype=torch.int64)
     for tick in clock:
         inside = (tick.sites[name] >= 0) & (tick.sites[name] < sites)
-        rows, at = inside.nonzero()[:, 0], tick.sites[name][inside]
+        rows, at = inside.nonzero()[:, 0], tick.sites[name][inside]  # [n, g]
         times[rows, at] = tick.t[rows]
         often[rows, at] += 1
     return times, often
@@ -96,7 +96,7 @@ def test_reveals_of_several_variables_are_merged_into_the_grid():
     sizes, hits = {"a": 2, "b": 1}, torch.zeros(len(clock), n, dtype=torch.int64)
     for name, size in sizes.items():
         assert bool((times_of(clock, name, size)[1] == 1).all())
-        hits += torch.stack([(tick.sites[name] >= 0) & (tick.sites[name] < size) for tick in clock]).long()
+        hits += torch.cat([(tick.sites[name] >= 0) & (tick.sites[name] < size) for tick in clock], 1).T.long()
     assert int(hits.max()) == 1
     assert bool((hits.sum(0) == 3).all())
     starts = torch.stack([tick.t for tick in clock])
@@ -109,20 +109,55 @@ def test_reveals_of_several_variables_are_merged_into_the_grid():
     assert all(torch.equal(one.r, other.t) for one, other in pairwise(chained))
 
 
+@pytest.mark.parametrize("calls", [1, 2, 5, 8])
+def test_groups_reveal_every_site_once(calls):
+    space = Space(a=Categorical(3, shape=(2, 3)), b=Categorical(2, shape=2))
+    masked = {name: Masked(variable) for name, variable in space.categorical.items()}
+    clock = Clock.with_reveals(masked, 400, grid=None, calls=calls, generator=seeded(), dtype=DOUBLE)
+    single = Clock.with_reveals(masked, 400, grid=None, generator=seeded(), dtype=DOUBLE)
+    assert len(clock) == calls
+    assert len(single) == 8
+    for name, size in {"a": 6, "b": 2}.items():
+        times, often = times_of(clock, name, size)
+        assert bool((often == 1).all())
+        # a group is revealed at the time of its first site, so in the same order and never later
+        alone, _ = times_of(single, name, size)
+        assert bool((times <= alone).all())
+        assert calls == 8 or not torch.equal(times, alone)
+    sizes = [tick.sites["a"].shape[1] for tick in clock]
+    assert sum(sizes) == 8
+    assert min(sizes) == sizes[0]
+    assert all(torch.equal(one.r, other.t) for one, other in pairwise(list(clock)))
+    assert bool((list(clock)[-1].r == 1).all())
+
+
+def test_groups_grow_with_the_square_root_of_what_is_known():
+    ends = group_ends(256, 64)
+    assert [ends[15], ends[31], ends[63]] == [16, 64, 256]
+    assert group_ends(256, 256) == list(range(1, 257))
+    with pytest.raises(ValueError, match="calls must lie between 1 and the number of sites, 4, got 5"):
+        group_ends(4, 5)
+
+
 def test_clocks_of_solvers():
     space = Space(s=Categorical(2, shape=3), u=Categorical(2))
     path = ProductPath(space, {"u": Uniform(space.categorical["u"])})
     processes = {name: DiscreteJump(path[name]) for name in space}  # type: ignore[arg-type]
 
-    def made(names, solver, grid):
+    def made(names, solver, grid, calls=None):
         chosen = {name: processes[name] for name in names}
-        return make_clock(chosen, 7, grid=grid, solver=solver, generator=seeded(), dtype=DOUBLE, device="cpu")
+        return make_clock(
+            chosen, 7, grid=grid, solver=solver, calls=calls, generator=seeded(), dtype=DOUBLE, device="cpu"
+        )
 
     grid = time_grid(4)
     assert len(made("s", "first-hitting", grid)) == 3  # a grid would only cost calls
     assert len(made("su", "first-hitting", grid)) == 3 + 4
     assert len(made("su", "bridge", grid)) == 4
     assert made("s", "first-hitting", None).start == 0
+    assert len(made("s", "first-hitting", None, calls=2)) == 2
+    assert len(made("s", "first-hitting", None, calls=30)) == 3  # one site at least in each
+    assert len(made("su", "first-hitting", grid, calls=2)) == 3 + 4  # groups are for masked variables alone
     for names, solver, none, message in [
         ("u", "first-hitting", grid, r"none of \['u'\] is; use solver='bridge'"),
         ("su", "first-hitting", None, r"\['u'\] need a grid"),
@@ -169,7 +204,7 @@ def tied(n, dtype):
     reveals = [(0.3, 0.3), (0.3, 0.6), (0.6, 0.6), (0.45, 0.45), (0.8, 0.1)]
     first = torch.tensor(reveals, dtype=dtype)[torch.arange(n) % len(reveals)]
     times, order = torch.cat([stops.expand(n, -1), first], 1).sort(dim=1, stable=True)
-    return Clock(0.0, times, order[:, :-1], {"s": len(stops)})
+    return Clock(0.0, times, order[:, :-1].split(1, dim=1), {"s": len(stops)})
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])

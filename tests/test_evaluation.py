@@ -30,7 +30,7 @@ class FakeSampler:
         self.config = {"method": "fake", "seed": 17, "dtype": "float32"}
         self.device, self.network = torch.device("cpu"), SimpleNamespace(symmetries=("mirror",))
 
-    def why_unweighted(self):
+    def why_unweighted(self) -> str | None:
         return "it is not real"
 
     def sample(self, n, *, seed, weigh=True):
@@ -136,6 +136,42 @@ def test_draws_and_references_are_fresh_in_every_repeat():
     assert len({*samplers[0].seeds, *references}) == 10  # never the same on both sides
     assert samplers[1].seeds == samplers[0].seeds
     assert not {*samplers[2].seeds} & {*samplers[0].seeds}
+
+
+class WeightedSampler(FakeSampler):
+    """Draws that have weights."""
+
+    def why_unweighted(self):
+        return None
+
+    def sample(self, n, *, seed, weigh=True):
+        self.seeds.append(seed)
+        state = self.draw(n, seed=seed)
+        return Draws(self.space, state, log_weights=torch.linspace(0.0, 1.0, n))
+
+
+@pytest.mark.parametrize("repeats", [1, 5])
+@pytest.mark.parametrize("seed", [0, 3])
+def test_draws_references_and_resampling_have_seeds_of_their_own(monkeypatch, repeats, seed):
+    """Resampling by the numbers that made the draws would choose among them by themselves."""
+    target = targets.GBRBM()
+    plain, resample, references, resampled = target.exact_sample, Draws.resample, [], []
+
+    def exact_sample(count, seed=0):
+        if count == 10:  # floors draw pairs together
+            references.append(seed)
+        return plain(count, seed=seed)
+
+    def recorded(self, n, seed=0):
+        resampled.append(seed)
+        return resample(self, n, seed=seed)
+
+    sampler: Any = WeightedSampler(target, plain)
+    monkeypatch.setattr(target, "exact_sample", exact_sample)
+    monkeypatch.setattr(Draws, "resample", recorded)
+    egm.evaluate(sampler, n=10, repeats=repeats, floor_pairs=2, seed=seed, metrics=["e_w1"])
+    assert [len(seeds) for seeds in (sampler.seeds, references, resampled)] == [repeats] * 3
+    assert len({*sampler.seeds, *references, *resampled}) == 3 * repeats
 
 
 def test_at_most_twenty_pairs_of_point_clouds():

@@ -13,7 +13,7 @@ import torch
 from scipy.integrate import quad
 
 import egm.simulate as module
-from egm.clock import time_grid
+from egm.clock import group_ends, time_grid
 from egm.denoiser_error import DenoiserError
 from egm.flow_map import flow_step
 from egm.networks import Preconditioned, ResidualMLP, predict
@@ -62,10 +62,22 @@ def at(x, labels):
     return torch.tensor([x], dtype=torch.float64), torch.tensor(labels)
 
 
+def chain_energy(a, b):
+    return 1.2 * (a[..., 1:] == a[..., :-1]).sum(-1) + 0.4 * (b * a[..., ::2]).sum(-1).double()
+
+
+#: all states of four and of two sites
+CHAIN = dict(
+    zip("ab", torch.cartesian_prod(*[torch.arange(2)] * 4, *[torch.arange(3)] * 2).split([4, 2], 1), strict=True)
+)
+
+
 def make_targets():
     """Targets with their Z."""
     labels = Categorical([2, 3])
+    chain = Space(a=Categorical(2, shape=4), b=Categorical(3, shape=2))
     return {
+        "chain": (Target(chain, chain_energy), float((-chain_energy(**CHAIN)).exp().sum())),
         "line": (Target(Space(x=LINE), quartic), 0.8 * QUARTIC[0]),
         "plane": (Target(Space(x=Real(2, loc=0.3, scale=0.8)), quartic), 0.64 * QUARTIC[0] * QUARTIC[1]),
         "positive": (
@@ -117,10 +129,11 @@ class Case:
     def predict(self, x, t):
         return predict(self.network, self.processes, x, t)
 
-    def weights(self, n=20_000, *, grid, solver: Any = "bridge", seed=0):
+    def weights(self, n=20_000, *, grid, solver: Any = "bridge", calls=None, seed=0):
         drawn = simulate(
             self.predict, self.path, self.processes, n, grid=torch.tensor(grid, dtype=torch.float64), solver=solver,
-            error=self.error, weigh=True, generator=torch.Generator().manual_seed(seed), dtype=torch.float64,
+            calls=calls, error=self.error, weigh=True, generator=torch.Generator().manual_seed(seed),
+            dtype=torch.float64,
         )  # fmt: skip
         assert drawn.log_ratio is not None
         assert drawn.log_ratio.dtype == torch.float64
@@ -151,6 +164,32 @@ def test_mean_weight_is_the_partition_function(target, real, label, process, sol
         if process is Flow:
             assert drawn.invertible is not None
             assert bool(drawn.invertible.all())
+
+
+@pytest.mark.parametrize("calls", [1, 2, 4, 6])
+def test_sites_that_are_revealed_in_groups(calls):
+    """Six sites of two variables: E[w] = Z forwards and E[1/w] = 1/Z from exact draws, in any number of calls."""
+    case, n = Case("chain"), 20_000
+    space = case.target.space
+    w, drawn = case.weights(n, grid=GRIDS["three"], solver="first-hitting", calls=calls)
+    assert_mean(w, case.z)
+    assert all(bool((drawn.state[name] < variable.mask).all()) for name, variable in space.categorical.items())
+    with pytest.raises(AssertionError):
+        assert_mean(1.2 * w, case.z)
+    generator = torch.Generator().manual_seed(4)
+    chosen = torch.multinomial((-chain_energy(**CHAIN)).exp(), n, replacement=True, generator=generator)
+    x_1 = {name: x[chosen] for name, x in CHAIN.items()}
+    seen = []
+
+    def watched(x, t):
+        seen.append(sum(int((x[name] == variable.mask).sum()) for name, variable in space.categorical.items()) // n)
+        return case.predict(x, t)
+
+    backward = reverse_log_ratio(
+        watched, case.path, case.processes, x_1, solver="first-hitting", calls=calls, generator=generator
+    ) - chain_energy(**x_1)
+    assert_mean((-backward).exp(), 1 / case.z, "E[1/w] from exact draws")
+    assert [6 - hidden for hidden in seen] == [0, *group_ends(6, calls)][-2::-1]
 
 
 # ---------------------------------------------------------------------- broken kernels are caught

@@ -5,8 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import egm
+from egm.denoiser_error import DenoiserError
+from egm.energy_model import EnergyModel
+from egm.paths import ProductPath
+from egm.processes import Flow
+from egm.sampler import Sampler
 from egm.simulate import simulate
 from egm.smc import SMC, default_kernel, resample_groups
 from egm.targets import Ising, JointMoG
@@ -154,6 +160,71 @@ def test_the_energy_model_is_saved_with_a_sampler(tmp_path):
     x_t = target.space.to_latent(target.exact_sample(5, seed=0))
     t = torch.full((5,), 0.7)
     assert torch.equal(trained.energy_model(x_t, t), loaded.energy_model(x_t, t))
+
+
+class Linear(nn.Module):
+    """x̂_1 = slope · x, beyond a point with another slope."""
+
+    def __init__(self, slope, beyond=None, at=0.0):
+        super().__init__()
+        self.slope, self.beyond, self.at = slope, slope if beyond is None else beyond, at
+        self.nothing = nn.Parameter(torch.zeros(()))
+
+    def forward(self, state, t):
+        x = state["x"]
+        return {"x": torch.where(x > self.at, self.slope * self.at + self.beyond * (x - self.at), self.slope * x)}
+
+
+class Uphill(nn.Module):
+    """An intermediate energy that leaves no weight above zero."""
+
+    def forward(self, x_t, t):
+        return 50.0 * torch.relu(x_t["x"][..., 0])
+
+
+def flowing(network):
+    """A flow on the line, with an energy model: what SMC needs."""
+    target = egm.Target(egm.Space(x=egm.Real(1)), lambda x: 0.5 * x.square().sum(-1))
+    path = ProductPath(target.space)
+    model = EnergyModel(Uphill(), path, target)
+    processes = {"x": Flow(path["x"])}  # type: ignore[arg-type]
+    return Sampler(target.space, path, processes, network, DenoiserError(path), target, model, steps=4)
+
+
+def test_a_flow_that_does_not_fold_has_weights():
+    draws = flowing(Linear(0.8)).sample(320, seed=1, smc=SMC())
+    assert draws.log_weights is not None
+    assert draws.groups == 16
+
+
+@pytest.mark.parametrize("moves", [0, 2])
+def test_a_flow_that_folds_has_none_and_says_why(moves):
+    sampler = flowing(Linear(-6.0))
+    for smc in (SMC(moves=moves), None):
+        draws = sampler.sample(320, seed=1, smc=smc)
+        assert len(draws) == 320
+        assert draws.log_weights is None
+        with pytest.raises(ValueError, match=r"log_z needs .*not seen to be invertible at 320 of 320 draws; take more"):
+            _ = draws.log_z
+        last = draws.summary().splitlines()[-1]
+        assert last.startswith("unreliable, because there are no weights: the flow's map was not seen to be invertible")
+
+
+def test_a_fold_counts_although_resampling_has_removed_its_draws():
+    """Beyond 1 the first step folds, onto (0.5, 1); none of those survives, but the map has no inverse all the same."""
+    sampler, highest = flowing(Linear(0.8, beyond=-3.5, at=1.0)), []
+    known = sampler.intermediate_energy()
+
+    def watched(x, t):
+        highest.append(float(x["x"].max()))
+        return known(x, t)
+
+    sampler.energy_model = watched  # type: ignore[assignment]
+    draws = sampler.sample(320, seed=1, smc=SMC(threshold=1.0))
+    assert highest[0] > 0.5 > 0.2 > highest[1]
+    assert draws.log_weights is None
+    with pytest.raises(ValueError, match=r"not seen to be invertible at \d+ of 320 draws"):
+        _ = draws.ess
 
 
 def test_what_it_needs_is_named(poor):

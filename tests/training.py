@@ -28,6 +28,10 @@ TINY: dict[str, Any] = {
 }
 NETWORKS: dict[str, Any] = {"network": "MLP(width=8)", "energy_network": "MLP(width=8)"}
 SMALL = {**TINY, **NETWORKS, "device": "cpu", "progress": False}
+#: the same for EGM-SP, which has none of the options of EGM
+SMALL_SP = {
+    k: v for k, v in SMALL.items() if k not in ("proposals", "energy_target", "energy_ema_start", "energy_network")
+}
 
 
 class Recorder(Silent):

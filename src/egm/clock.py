@@ -3,11 +3,17 @@
 On a grid all draws step together. Masked variables need no grid: a site is revealed at rate κ̇/(1−κ), whatever its
 value and the rest of the state, so its time has P(τ ≤ t) = κ_t and can be drawn beforehand, τ = κ^{-1}(U). Then each
 draw has a clock of its own, in which the reveals of single sites are merged into the grid.
+
+Where every variable is masked, S sites may also be revealed in K < S steps, several at a time and independently of each
+other given what is known. What that loses is the information that sites of a group have on each other. It falls as
+1/m with the number m of sites known, since known sites in between screen two sites from each other, so the loss
+Σ_groups g²/2m is least, for given K, with groups in proportion to √m: after k steps (k/K)² S sites are known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias, get_args
@@ -55,8 +61,8 @@ class Tick:
     """One step of the clock, from t to r: numbers on the device, or [n] where each draw has its own.
 
     Attributes:
-        sites: of each variable that is revealed site by site, the site (in the flattened shape) to reveal in this step,
-            int64 [n]; a number outside the variable's range means none.
+        sites: of each variable that is revealed site by site, the sites (in the flattened shape) to reveal in this
+            step, int64 [n, g]; a number outside the variable's range means none.
     """
 
     t: Tensor
@@ -71,13 +77,13 @@ class Clock:
     Attributes:
         start: the time that a simulation begins at; nothing happens between it and the first step.
         times: [steps + 1], or [n, steps + 1].
-        events: what happens at the time that a step begins at, int64 [n, steps]; None on a grid.
+        events: what happens at the time that each step begins at, int64 [n, g] for each step; None on a grid.
         first_event: site i of a variable is revealed by event first_event + i.
     """
 
     start: float
     times: Tensor
-    events: Tensor | None
+    events: Sequence[Tensor] | None
     first_event: Mapping[str, int]
 
     @classmethod
@@ -95,11 +101,15 @@ class Clock:
         n: int,
         *,
         grid: Tensor | None,
+        calls: int | None = None,
         generator: torch.Generator | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> Clock:
-        """Reveal every site of these variables at a random time of its own, and step at the times of a grid too."""
+        """Reveal every site of these variables at a random time of its own, and step at the times of a grid too.
+
+        With `calls`, and no grid, several sites are revealed at the time of the first of them.
+        """
         dtype, device = dtype or torch.get_default_dtype(), device or torch.get_default_device()
         stops = torch.ones(1, dtype=dtype) if grid is None else host_times(grid, dtype)
         start = 0.0 if grid is None else float(stops[0])
@@ -108,7 +118,12 @@ class Clock:
             first[name] = sum(clock.shape[1] for clock in clocks)
             clocks.append(_reveal_times(path, n, start, generator=generator, dtype=dtype, device=device))
         times, order = torch.cat(clocks, 1).sort(dim=1, stable=True)
-        return cls(start, times, order[:, :-1], first)
+        sites = times.shape[1] - 1
+        if grid is not None or calls is None or calls >= sites:
+            return cls(start, times, order[:, :-1].split(1, dim=1), first)
+        ends = group_ends(sites, calls)
+        begins = torch.stack([times[:, i] for i in [0, *ends]], 1)
+        return cls(start, begins, [order[:, i:j] for i, j in pairwise([0, *ends])], first)
 
     def __iter__(self) -> Iterator[Tick]:
         return (self._tick(i) for i in range(self.times.shape[-1] - 1))
@@ -120,8 +135,19 @@ class Clock:
         return self.times.shape[-1] - 1
 
     def _tick(self, i: int) -> Tick:
-        sites = {} if self.events is None else {name: self.events[:, i] - e for name, e in self.first_event.items()}
+        sites = {} if self.events is None else {name: self.events[i] - e for name, e in self.first_event.items()}
         return Tick(self.times[..., i], self.times[..., i + 1], sites)
+
+
+def group_ends(sites: int, calls: int) -> list[int]:
+    """How many sites are known after each of `calls` steps, each of which reveals at least one.
+
+    >>> group_ends(20, 6)
+    [1, 3, 5, 9, 14, 20]
+    """
+    if not 1 <= calls <= sites:
+        raise ValueError(f"calls must lie between 1 and the number of sites, {sites}, got {calls}")
+    return [max(k, math.ceil(sites * (k / calls) ** 2)) for k in range(1, calls + 1)]
 
 
 def make_clock(
@@ -130,6 +156,7 @@ def make_clock(
     *,
     grid: Tensor | None,
     solver: Solver,
+    calls: int | None,
     generator: torch.Generator | None,
     dtype: torch.dtype | None,
     device: torch.device | str | None,
@@ -147,7 +174,7 @@ def make_clock(
         raise ValueError(f"the variables {others} need a grid, for example grid=time_grid(100)")
     if masked:
         grid = grid if others else None
-        return Clock.with_reveals(masked, n, grid=grid, generator=generator, dtype=dtype, device=device)
+        return Clock.with_reveals(masked, n, grid=grid, calls=calls, generator=generator, dtype=dtype, device=device)
     if grid is None:
         raise ValueError("there is no variable to simulate")
     return Clock.on_grid(grid, dtype=dtype, device=device)

@@ -114,6 +114,7 @@ def reverse_log_ratio(
     *,
     grid: Tensor | None = None,
     solver: Solver = "bridge",
+    calls: int | None = None,
     error: ErrorOf | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
@@ -128,8 +129,9 @@ def reverse_log_ratio(
     first = next(iter(x_1.values()))
     dtype = next((x.dtype for x in x_1.values() if x.is_floating_point()), None)
     clock = make_clock(
-        processes, len(first), grid=grid, solver=solver, generator=generator, dtype=dtype, device=first.device
-    )
+        processes, len(first), grid=grid, solver=solver, calls=calls, generator=generator, dtype=dtype,
+        device=first.device,
+    )  # fmt: skip
     x, log_ratio = x_1, torch.zeros(len(first), dtype=torch.float64, device=first.device)
     for tick in reversed(clock):
         before = {
@@ -145,11 +147,18 @@ def reverse_log_ratio(
     return log_ratio - start_log_prob(path, x, clock)
 
 
-def hide(variable: Categorical, x: Tensor, site: Tensor) -> Tensor:
-    """Mask one site of each state, none where the site is out of range."""
+def hide(variable: Categorical, x: Tensor, sites: Tensor) -> Tensor:
+    """Mask some sites [n, g] of each state; those out of range stand for none."""
+    return put(x, sites, torch.full_like(sites, variable.mask))
+
+
+def put(x: Tensor, sites: Tensor, values: Tensor) -> Tensor:
+    """States [n, *shape] with values [n, g] at sites [n, g] of the flattened shape; sites out of range are skipped."""
     flat = x.reshape(len(x), -1)
-    at = site.clamp(0, variable.sites - 1)[:, None]
-    return flat.scatter(1, at, torch.where(at == site[:, None], variable.mask, flat.gather(1, at))).reshape(x.shape)
+    count = flat.shape[1]
+    spare = torch.cat([flat, flat[:, :1]], 1)  # a column for what is skipped
+    at = torch.where((sites >= 0) & (sites < count), sites, count)
+    return spare.scatter(1, at, values)[:, :count].reshape(x.shape)
 
 
 def in_order(path: ProductPath, processes: Mapping[str, Process[Any]]) -> dict[str, Process[Any]]:

@@ -90,7 +90,8 @@ class Sampler:
             seed: makes them reproducible, 0 unless a generator is given.
             generator: on the sampler's device, in the place of a seed.
             batch_size: draws simulated together.
-            steps: steps of the simulation, in the place of those it was trained with.
+            steps: steps of the simulation, in the place of those it was trained with. Where every variable is masked,
+                sites are revealed one at a time, and in this number of steps only if it is given.
             weigh: False saves the energies, and the Jacobians of flows.
             smc: resample along the path; needs an intermediate energy, learned (egm-bs) or partial.
         """
@@ -223,10 +224,8 @@ class Sampler:
         """Grid, solver and widening of a simulation."""
         masked = [isinstance(path, Masked) for path in self.path.paths.values()]
         solver: Solver = self.solver if self.solver != "auto" else "first-hitting" if any(masked) else "bridge"
-        if self.solver == "auto" and all(masked) and steps is not None:
-            solver = "bridge"  # several sites at once, as asked for
         grid = time_grid(self.steps if steps is None else steps, start=0.0 if all(masked) else self.t_min)
-        return {"grid": grid, "solver": solver, "error": self.error}
+        return {"grid": grid, "solver": solver, "calls": steps, "error": self.error}
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:

@@ -26,13 +26,21 @@ from torch import Tensor
 
 from egm.clock import Clock, Solver, Tick, make_clock
 from egm.flow_map import flow_step
-from egm.path_weights import ErrorOf, Predictor, errors_at, in_order, require_densities, start_log_prob, step_log_ratio
+from egm.path_weights import (
+    ErrorOf,
+    Predictor,
+    errors_at,
+    in_order,
+    put,
+    require_densities,
+    start_log_prob,
+    step_log_ratio,
+)
 from egm.paths.product import ProductPath
 from egm.processes.base import Process, sample_table
 from egm.processes.diffusion import Diffusion
 from egm.processes.flow import Flow
 from egm.spaces import State
-from egm.variables import Categorical
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,7 @@ def simulate(
     *,
     grid: Tensor | None = None,
     solver: Solver = "bridge",
+    calls: int | None = None,
     error: ErrorOf | None = None,
     weigh: bool = False,
     between: Callable[[State, Tensor, Tensor], tuple[State, Tensor]] | None = None,
@@ -76,6 +85,8 @@ def simulate(
         grid: increasing times that end at 1, on the host (`egm.clock.time_grid`); times that are equal in `dtype` are
             merged. First hitting needs none where every variable is masked, and calls `predict` once for each site.
         solver: see the top of this file.
+        calls: of `predict`, where every variable is masked and first hitting may reveal several sites at once
+            (`egm.clock`).
         error: widens the bridges of diffusions; zero by default, which narrows their law.
         weigh: compute `log_ratio`; only bridges and reveals have one.
         between: called with states, log_ratio and time after each step of a grid but the last; gives both anew
@@ -88,7 +99,9 @@ def simulate(
     _check(processes, solver, weigh=weigh, exchange=between is not None)
     if weigh:
         require_densities(processes, solver, error)
-    clock = make_clock(processes, n, grid=grid, solver=solver, generator=generator, dtype=dtype, device=device)
+    clock = make_clock(
+        processes, n, grid=grid, solver=solver, calls=calls, generator=generator, dtype=dtype, device=device
+    )
     if solver in ("euler", "tau-leaping"):
         _require_finite(processes, clock)
     flows = {name: process for name, process in processes.items() if isinstance(process, Flow)}
@@ -109,8 +122,7 @@ def simulate(
             prediction = predict(x, t.expand(n))
         for name, process in processes.items():
             if name in tick.sites:
-                site = tick.sites[name]
-                moved[name] = reveal(process.path.variable, x[name], prediction[name], site, generator)
+                moved[name] = reveal(x[name], prediction[name], tick.sites[name], generator)
             elif name not in moved:
                 step = _step_of(process, solver, errors.get(name))
                 moved[name] = step(x[name], prediction[name], t, r, generator=generator)
@@ -124,17 +136,14 @@ def simulate(
     return Simulation(x, log_ratio, invertible if flows else None) if weigh else Simulation(x)
 
 
-def reveal(variable: Categorical, x: Tensor, table: Tensor, site: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw the value of one masked site of each state from its table; revealed and foreign sites stay as they are.
+def reveal(x: Tensor, table: Tensor, sites: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Draw the values of some masked sites of each state from their tables; sites out of range stand for none.
 
-    Shapes: x [n, *shape], table [n, *shape, symbols], site [n] counted in the flattened shape.
+    Shapes: x [n, *shape], table [n, *shape, symbols], sites [n, g] counted in the flattened shape.
     """
-    flat, table = x.reshape(len(x), -1), table.reshape(len(x), -1, table.shape[-1])
-    at = site.clamp(0, variable.sites - 1)[:, None]
-    old = flat.gather(1, at)
-    value = sample_table(table.gather(1, at[..., None].expand(-1, -1, table.shape[-1])), generator=generator)
-    hidden = (at == site[:, None]) & (old == variable.mask)
-    return flat.scatter(1, at, torch.where(hidden, value, old)).reshape(x.shape)
+    table = table.reshape(len(x), -1, table.shape[-1])
+    at = sites.clamp(0, table.shape[1] - 1)[..., None].expand(-1, -1, table.shape[-1])
+    return put(x, sites, sample_table(table.gather(1, at), generator=generator))
 
 
 def _step_of(process: Process[Any], solver: Solver, error: Tensor | None) -> Callable[..., Tensor]:

@@ -160,6 +160,24 @@ def test_autocast(case):
         assert float(error) < 0.03, f"{name}: {float(error):.3f}"
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="lattices are rounded on CUDA")
+@torch.no_grad()
+def test_lattices_are_rounded_on_a_gpu_but_their_scalars_are_not():
+    space = Space(s=Categorical(2, shape=(6, 6)))
+    state, t = {"s": torch.randint(3, (200, 6, 6))}, times(200).float()
+    for outputs, (least, most) in ({"s": (6, 6, 2)}, (1e-4, 0.03)), ({"energy": ()}, (0.0, 1e-4)):
+        torch.manual_seed(0)
+        network = randomise(LatticeConv(space, outputs, width=32, depth=4))
+        (expected,) = network(state, t).values()
+        (result,) = network.cuda()({"s": state["s"].cuda()}, t.cuda()).values()
+        assert result.dtype == torch.float32
+        error = float((result.cpu() - expected).norm() / expected.norm())
+        assert least <= error <= most
+        (double,) = network.double()({"s": state["s"].cuda()}, t.cuda()).values()
+        assert double.dtype == torch.float64
+        assert float((double.cpu() - expected).norm() / expected.norm()) < 1e-4
+
+
 def test_masked_symbols_are_told_apart_by_position():
     for body in (MLP, ResidualMLP):
         torch.manual_seed(0)

@@ -67,12 +67,19 @@ def test_the_time_left_counts_what_this_process_has_done(clock, capsys):
     assert "(90%, 10 s left)" in capsys.readouterr().err
 
 
+def test_remarks_are_printed_at_once(clock, capsys):
+    with Lines() as lines:
+        lines.say("stopped at step 3: [bold]enough")
+        assert capsys.readouterr().err == "stopped at step 3: [bold]enough\n"
+
+
 # ---------------------------------------------------------------------- silence, and the choice
 
 
 def test_silence(capsys):
     with make_progress(False) as silent:
         assert type(silent) is Silent
+        silent.say("a remark")
         silent.update(0.5, {**ROW, **SCORE})
         silent.update(1.0, {**ROW, **SCORE})
     said = capsys.readouterr()
@@ -117,6 +124,17 @@ def test_the_bar_moves_and_keeps_the_last_evaluation_in_sight(terminal):
     assert "50%" in last
     assert "loss 0.125  ESS 0.5  E-W1 1.5  floor 0.125" in last
     assert terminal.getvalue().rindex(SHOW) > terminal.getvalue().rindex(HIDE)
+
+
+def test_remarks_stay_above_the_bar(terminal):
+    with Bar() as bar:
+        bar.update(0.25, ROW)
+        bar.say("stopped at step 3: [bold]enough")
+        bar.update(0.5, ROW)
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.getvalue())
+    lines = [line for line in re.split(r"[\r\n]", shown) if line.strip()]
+    assert lines.count("stopped at step 3: [bold]enough") == 1  # brackets are text
+    assert "50%" in lines[-1]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])

@@ -5,7 +5,10 @@ import threading
 
 import pytest
 
+import egm
 from egm.train.signals import Stopped, held_back, stop_on_signals
+from egm.train.trainer import Trainer
+from training import SMALL, SPACES, state_of
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -158,3 +161,46 @@ def test_worker_threads_are_left_alone(context):
     thread.join()
     assert errors == []
     assert inside == before
+
+
+# ---------------------------------------------------------------------- whether a run was saved
+
+
+def signal_in_step(monkeypatch, step, *numbers):
+    """Send these signals in the middle of a gradient step, counted from one."""
+    plain = Trainer.gradient_step
+
+    def gradient_step(self):
+        if self.step + 1 == step:
+            for number in numbers:
+                signal.raise_signal(number)
+        return plain(self)
+
+    monkeypatch.setattr(Trainer, "gradient_step", gradient_step)
+
+
+def stopped_run(out):
+    with pytest.raises(Stopped) as stopped, stop_on_signals():
+        egm.fit(SPACES["mixed"](), "egm", steps=20, out=out, **SMALL)
+    return stopped.value
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_stopped_run_in_a_folder_is_saved_and_says_so(tmp_path, monkeypatch, number):
+    signal_in_step(monkeypatch, 3, number)
+    stopped = stopped_run(tmp_path)
+    assert (stopped.signal, stopped.saved) == (number, True)
+    assert state_of(tmp_path)["step"] == 3
+
+
+def test_a_stopped_run_without_a_folder_is_not_saved(monkeypatch):
+    signal_in_step(monkeypatch, 3, signal.SIGTERM)
+    assert stopped_run(None).saved is False
+
+
+def test_a_run_torn_in_a_step_is_not_saved(tmp_path, monkeypatch):
+    """A second signal goes through at once; the last checkpoint, of step 10, stays."""
+    signal_in_step(monkeypatch, 13, signal.SIGINT, signal.SIGTERM)
+    stopped = stopped_run(tmp_path)
+    assert (stopped.signal, stopped.saved) == (signal.SIGTERM, False)
+    assert state_of(tmp_path)["step"] == 10

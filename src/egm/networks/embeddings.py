@@ -2,7 +2,8 @@
 
     time      (sin ω_k t, cos ω_k t), with ω_k in geometric progression from 1 to 256
     symbols   one learned vector for each data symbol and one for the mask, shared by all sites of a variable
-    reals     the latent coordinates themselves
+    reals     the latent coordinates z themselves, and with frequencies (sin ω_k z, cos ω_k z), ω_k = 2^k π/2 for k = 0,
+              1, ...: perceptrons are slow to learn what changes over a small part of a coordinate's range
 
 A time is embedded in its own shape and broadcast only once it has been projected: [K, B] states with t of shape [B]
 embed B times.
@@ -54,16 +55,23 @@ class FlatTokens(nn.Module):
 
 
 class FlatReals(nn.Module):
-    """The real variables of a state, laid side by side: [..., coordinates]."""
+    """The real variables of a state, laid side by side, with `frequencies` sines and cosines of every coordinate."""
 
-    def __init__(self, space: Space) -> None:
+    frequencies: Tensor
+
+    def __init__(self, space: Space, *, frequencies: int = 0) -> None:
         super().__init__()
         self.sizes = {name: math.prod(variable.latent_shape) for name, variable in space.real.items()}
-        self.features = sum(self.sizes.values())
+        self.features = sum(self.sizes.values()) * (1 + 2 * frequencies)
+        self.register_buffer("frequencies", 0.5 * math.pi * 2.0 ** torch.arange(frequencies), persistent=False)
 
     def forward(self, state: State, batch: torch.Size) -> list[Tensor]:
-        """One tensor [..., size] for each real variable."""
-        return [state[name].reshape(*batch, size) for name, size in self.sizes.items()]
+        """Tensors [..., size] for each real variable, and with frequencies [..., size · frequencies]."""
+        parts = [state[name].reshape(*batch, size) for name, size in self.sizes.items()]
+        if len(self.frequencies) == 0:
+            return parts
+        angles = [(x[..., None] * self.frequencies).flatten(-2) for x in parts]
+        return [*parts, *(angle.sin() for angle in angles), *(angle.cos() for angle in angles)]
 
 
 def join(parts: list[Tensor]) -> Tensor:

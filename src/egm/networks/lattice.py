@@ -1,11 +1,16 @@
 """Circular convolutions for variables that live on one periodic 2-D grid.
 
     h_0 = Σ_variables embedding(x),
-    h_{k+1} = h_k + A_k SiLU(C_k * LN(h_k) + G_k mean_sites LN(h_k) + U_k τ(t)),
+    h_{k+1} = h_k + A_k SiLU(C_k * N(h_k) + G_k mean_sites N(h_k) + U_k τ(t) + b_k),
 
-with C_k * a convolution on the torus. The mean over sites reaches every site in one block, as long-range order needs.
-Outputs of a variable are read off site by site, so the network commutes with translations; a scalar is the plain sum
-over sites of one number a site (not divided by their number: energies are extensive), so it is invariant.
+with C_k * a convolution on the torus and N(h) = (h − mean)/std over the channels of a site. The mean over sites reaches
+every site in one block, as long-range order needs. Outputs of a variable are read off site by site, so the network
+commutes with translations; a scalar is the plain sum over sites of one number a site (not divided by their number:
+energies are extensive), so it is invariant.
+
+On a GPU these blocks wait for memory, so float32 networks keep h in bfloat16 there. Its rounding (2⁻⁹) changes the
+sampler a little and its weights not at all: they are those of the logits that were drawn from. Scalars, whose rounding
+would grow with the lattice, are made in float32.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, silu
+from torch.nn.functional import conv2d, layer_norm, linear, silu
 
 from egm.networks.base import Body, Head, positive
 from egm.networks.embeddings import TIME_FEATURES, TimeEmbedding
@@ -57,44 +62,52 @@ class LatticeConv(Body):
             for v in space.variables.values()
         )
         self.blocks = nn.ModuleList(_Block(width, kernel) for _ in range(depth))
-        self.norm = nn.LayerNorm(width)
         # a variable's head gives what one site needs: its symbols, its bins, or a number
         self.heads = nn.ModuleList(Head(width, shape[2:]) for shape in self.outputs.values())
 
     def forward(self, state: State, t: Tensor) -> State:
         batch = self.batch_shape(state, t)
+        dtype, time = self._block_dtype(), self.time(t)
         embedded: list[Tensor] = []
         for (name, variable), embed in zip(self.space.variables.items(), self.inputs, strict=True):
             x = state[name].reshape(batch.numel(), *self.grid)
-            embedded.append(embed(x if isinstance(variable, Categorical) else x[..., None]))
-        h, time = functools.reduce(torch.add, embedded), self.time(t)
+            embedded.append(embed(x if isinstance(variable, Categorical) else x[..., None]).to(dtype))
+        h = functools.reduce(torch.add, embedded)
         for block in self.blocks:
             h = block(h, time, batch)
-        h = self.norm(h)
+        h = layer_norm(h, h.shape[-1:]).to(self.blocks[0].get_parameter("conv").dtype)
         result: State = {}
         for (name, shape), head in zip(self.outputs.items(), self.heads, strict=True):
             sites = head(h)
             result[name] = (sites if shape else sites.sum((1, 2))).reshape((*batch, *shape))
         return result
 
+    def _block_dtype(self) -> torch.dtype:
+        weight = self.blocks[0].get_parameter("conv")
+        rounded = weight.is_cuda and weight.dtype == torch.float32 and all(self.outputs.values())
+        return torch.bfloat16 if rounded else weight.dtype
+
 
 class _Block(nn.Module):
-    """One residual block on h [N, rows, columns, width]; channels come last, which is what LayerNorm and GPUs like."""
+    """One residual block on h [N, rows, columns, width]; channels come last, which is what GPUs like."""
 
     def __init__(self, width: int, kernel: int) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.conv = nn.Conv2d(width, width, kernel)
+        conv = nn.Conv2d(width, width, kernel, bias=False)
+        self.conv = nn.Parameter(conv.weight.detach().contiguous(memory_format=torch.channels_last))
         self.mean = nn.Linear(width, width, bias=False)
-        self.time = nn.Linear(TIME_FEATURES, width, bias=False)
-        self.out = nn.Linear(width, width)
+        self.time = nn.Linear(TIME_FEATURES, width)
+        self.out = nn.Parameter(nn.Linear(width, width).weight.detach())
 
     def forward(self, h: Tensor, time: Tensor, batch: torch.Size) -> Tensor:
-        x = self.norm(h)
-        shift = self.mean(x.mean((1, 2))).reshape(*batch, h.shape[-1]) + self.time(time)
-        padded = wrap(x, self.conv.kernel_size[0] // 2).permute(0, 3, 1, 2)
-        y = conv2d(padded, self.conv.weight, self.conv.bias).permute(0, 2, 3, 1)
-        return h + self.out(silu(y.add_(shift.reshape(h.shape[0], 1, 1, h.shape[-1])), inplace=True))
+        n, width = h.shape[0], h.shape[-1]
+        x = layer_norm(h, (width,))
+        mean = linear(x.mean((1, 2)), self.mean.weight.to(h.dtype)).reshape(*batch, width)
+        shift = (mean + self.time(time).to(h.dtype)).reshape(n, 1, 1, width)
+        padded = wrap(x, self.conv.shape[-1] // 2).permute(0, 3, 1, 2)
+        y = conv2d(padded, self.conv.to(h.dtype)).permute(0, 2, 3, 1)
+        y = silu(y.add_(shift), inplace=True)
+        return torch.addmm(h.reshape(-1, width), y.reshape(-1, width), self.out.T.to(h.dtype)).reshape(h.shape)
 
 
 def wrap(x: Tensor, margin: int) -> Tensor:

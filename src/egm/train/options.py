@@ -23,7 +23,8 @@ class TrainingOptions:
         weight_decay, clip_gradient: of AdamW, and the largest norm of a gradient (None: any).
         ema, ema_start: decay of the running average of the network that draws are made with, and the share of training
             after which averaging begins; ema = 0 switches it off.
-        sample_steps: steps of one simulation.
+        sample_steps: steps of one simulation; where every variable is masked, there is one for each site.
+        refresh_steps: steps of the simulations for the buffer, if they should be fewer.
         solver: how to simulate; "auto" reveals the sites of masked variables one at a time ("first-hitting") and
             follows bridges otherwise.
         log_every: gradient steps between lines of the log.
@@ -45,6 +46,7 @@ class TrainingOptions:
     ema: float = 0.999
     ema_start: float = 0.5
     sample_steps: int = 100
+    refresh_steps: int | None = None
     solver: SolverChoice = "auto"
     log_every: int = 50
     checkpoint_every: int = 1000
@@ -56,6 +58,8 @@ class TrainingOptions:
         for name in ("batch_size", "inner_steps", "refresh", "buffer", "sample_steps", "log_every", "evaluation_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.refresh_steps is not None and self.refresh_steps < 1:
+            raise ValueError(f"refresh_steps must be at least 1, got {self.refresh_steps}; leave it out for none")
         for name in ("checkpoint_every", "evaluate_every"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} counts steps and must be at least 0, got {getattr(self, name)}")

@@ -128,7 +128,7 @@ class Trainer:
 
     def _draw(self) -> dict[str, Tensor]:
         n, weigh = self.options.refresh, self.method.weighted
-        drawn = self.sampler.latent(n, generator=self.generator, weigh=weigh)
+        drawn = self.sampler.latent(n, generator=self.generator, steps=self.options.refresh_steps, weigh=weigh)
         extra = {".log_ratio": drawn.log_ratio, ".invertible": drawn.invertible}
         return {**drawn.state, **{name: x for name, x in extra.items() if x is not None}}
 
