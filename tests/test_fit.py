@@ -151,7 +151,7 @@ def test_a_network_that_returns_something_else_is_told(change, error, expected):
 
 def test_networks_are_expressions_too(untrained):
     sampler = fit("egm-bs", network="ResidualMLP(width=16, depth=2)", energy_network="MLP")
-    assert sampler.config["network"] == "ResidualMLP(width=16, depth=2)"
+    assert sampler.config["network"] == "ResidualMLP(width=16, depth=2, frequencies=0)"
     assert sampler.config["energy_network"] == "MLP(width=256, depth=3)"
     assert fit("egm").config["energy_network"] is None
     with pytest.raises(ValueError, match="did you mean 'width'"):
@@ -339,8 +339,8 @@ def test_fit_leaves_torchs_own_random_numbers_alone():
 
 #: a value outside of each number's range, where it has one
 OUTSIDE = {
-    **dict.fromkeys(("batch_size", "inner_steps", "refresh", "buffer", "sample_steps", "log_every"), 0),
-    **dict.fromkeys(("evaluation_size", "proposals", "sites", "memory"), 0),
+    **dict.fromkeys(("batch_size", "inner_steps", "refresh", "buffer", "sample_steps", "refresh_steps"), 0),
+    **dict.fromkeys(("log_every", "evaluation_size", "proposals", "sites", "memory"), 0),
     **dict.fromkeys(("checkpoint_every", "evaluate_every"), -1),
     **dict.fromkeys(("learning_rate", "energy_learning_rate", "clip_gradient", "clip_estimate"), 0.0),
     **dict.fromkeys(("final_learning_rate", "weight_decay", "lambda_disc", "lambda_cont"), -0.1),

@@ -10,6 +10,7 @@ from torch import nn
 import egm
 from egm.denoiser_error import DenoiserError
 from egm.energy_model import EnergyModel
+from egm.metrics.floors import derive_seed
 from egm.paths import ProductPath
 from egm.processes import Flow
 from egm.sampler import Sampler
@@ -131,6 +132,14 @@ def test_resampling_along_the_path_helps_a_poor_sampler(poor):
     assert draws.log_z_stderr < 0.3
     again = poor.sample(3200, seed=1, steps=16, smc=SMC(), batch_size=400)
     assert abs(again.log_z - target.log_z) < 4 * again.log_z_stderr
+
+
+def test_the_upper_bound_is_that_of_the_common_grid(poor):
+    """Draws that are exchanged step together; site by site the same network has another bound."""
+    draws = poor.sample(320, seed=1, steps=4, smc=SMC())
+    on_grid = poor.eubo(seed=derive_seed(1, 1), steps=4, exchanged=True)
+    assert (draws.eubo, draws.eubo_stderr) == on_grid
+    assert on_grid != poor.eubo(seed=derive_seed(1, 1), steps=4)
 
 
 def test_moves_leave_the_weights_and_improve_the_states(poor):

@@ -29,9 +29,8 @@ TINY: dict[str, Any] = {
 NETWORKS: dict[str, Any] = {"network": "MLP(width=8)", "energy_network": "MLP(width=8)"}
 SMALL = {**TINY, **NETWORKS, "device": "cpu", "progress": False}
 #: the same for EGM-SP, which has none of the options of EGM
-SMALL_SP = {
-    k: v for k, v in SMALL.items() if k not in ("proposals", "energy_target", "energy_ema_start", "energy_network")
-}
+EGM_ONLY = ("proposals", "energy_target", "energy_ema_start", "energy_network")
+SMALL_SP = {name: value for name, value in SMALL.items() if name not in EGM_ONLY}
 
 
 class Recorder(Silent):
@@ -62,17 +61,18 @@ def make_trainer(
     **options: Any,
 ) -> Trainer:
     """The trainer that `egm.fit` makes, with a progress and an evaluation of one's own."""
+    shared = TINY if method != "egm-sp" else {name: value for name, value in TINY.items() if name not in EGM_ONLY}
+    split = split_options(method, {**shared, **options})
     path = make_path(target.space, {})
     chosen = make_processes(path, {})
     config = make_config(
         target, method=method, source=None, path=path, chosen=chosen, **NETWORKS,
-        options=split_options(method, {**TINY, **options}),
+        options=split,
         steps=steps, time_limit=time_limit, seed=seed, device=device, dtype="float32", notes={},
     )  # fmt: skip
     sampler = make_sampler(config, target, network=None, device=device)
-    loop, _ = split_options(method, {**TINY, **options})
     return Trainer(
-        make_method(config, sampler), sampler, loop, steps=steps, time_limit=time_limit, seed=seed,
+        make_method(config, sampler), sampler, split[0], steps=steps, time_limit=time_limit, seed=seed,
         progress=progress or Silent(), run=run, evaluate=evaluate,
     )  # fmt: skip
 

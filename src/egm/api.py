@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,12 @@ def fit(
     Ctrl-C stops early and returns the sampler so far.
     """
     method = nearest(method, METHODS, kind="a method")
-    begun = start if isinstance(start, Sampler) or start is None else load(start, target)
+    begun = None if start is None else _Start.of(start)
+    own_parts = [
+        name for name, given in (("network", network), ("symmetries", options.get("symmetries"))) if given is not None
+    ]
     if begun is not None:
-        network, paths, processes = _parts_of(begun, network, paths, processes)
+        network, paths, processes = begun.parts(target, network, paths, processes)
         options.setdefault("symmetries", begun.config["symmetries"])
     given = split_options(method, options)
     where = _device(device)
@@ -121,7 +125,7 @@ def fit(
     )
     sampler = make_sampler(config, target, network=network if isinstance(network, nn.Module) else None, device=where)
     if begun is not None:
-        _take_over(sampler, begun)
+        begun.hand_over(sampler, given=own_parts)
     energy_module = energy_network if isinstance(energy_network, nn.Module) else None
     trainer = _trainer(config, sampler, energy_module, out=out, progress=progress)
     target.check(where, seed=seed, dtype=DTYPES[name])
@@ -192,33 +196,57 @@ def load(
     return sampler
 
 
-def _parts_of(
-    start: Sampler,
-    network: nn.Module | str | None,
-    paths: Mapping[str, str | AnyPath] | None,
-    processes: Mapping[str, str | type | Process[Any]] | None,
-) -> tuple[nn.Module | str, Mapping[str, str | AnyPath], Mapping[str, str | type | Process[Any]]]:
-    """What a run that starts from a sampler is made of."""
-    config = start.config
-    if network is None and config["network"].startswith("user:"):
-        raise ValueError(f"start has a network of its own ({config['network'][6:]}); pass it as network= instead")
-    return (
-        network or config["network"],
-        {**config["paths"], **(paths or {})},
-        {**config["processes"], **(processes or {})},
-    )
+@dataclass(frozen=True)
+class _Start:
+    """What a run begins with: the configuration of another and the tensors of its modules."""
 
+    config: dict[str, Any]
+    learned: Mapping[str, Mapping[str, torch.Tensor]]
 
-def _take_over(sampler: Sampler, start: Sampler) -> None:
-    """Copy what another sampler has learned."""
-    for name, module in (("network", sampler.network), ("error", sampler.error)):
-        learned = start.modules()[name].state_dict()
-        if {key: x.shape for key, x in learned.items()} != {key: x.shape for key, x in module.state_dict().items()}:
+    @classmethod
+    def of(cls, start: Sampler | str | Path) -> _Start:
+        if isinstance(start, Sampler):
+            return cls(start.config, {name: module.state_dict() for name, module in start.modules().items()})
+        run = RunDirectory(start)
+        return cls(run.read_config(), run.read_sampler())
+
+    def parts(
+        self,
+        target: Target,
+        network: nn.Module | str | None,
+        paths: Mapping[str, str | AnyPath] | None,
+        processes: Mapping[str, str | type | Process[Any]] | None,
+    ) -> tuple[nn.Module | str, Mapping[str, str | AnyPath], Mapping[str, str | type | Process[Any]]]:
+        """Network, paths and processes of the new run: what is given, and otherwise those of the start."""
+        config = self.config
+        if list(config["paths"]) != list(target.space):
             raise ValueError(
-                f"start has another {name} than this run: {start.config['network']} for {start.config['space']},"
-                f" not {sampler.config['network']} for {sampler.config['space']}; leave network out"
+                f"start has the variables {list(config['paths'])}, not {list(target.space)} of {target!r}; start from a"
+                " run on the same space"
             )
-        module.load_state_dict(learned)
+        if network is None and config["network"].startswith("user:"):
+            raise ValueError(f"start has a network of its own ({config['network'][6:]}); pass it as network= instead")
+        return (
+            network or config["network"],
+            {**config["paths"], **(paths or {})},
+            {**config["processes"], **(processes or {})},
+        )
+
+    def hand_over(self, sampler: Sampler, *, given: list[str]) -> None:
+        """Copy what was learned; `given` are the options of the new run that may have changed its network."""
+        for name, module in (("network", sampler.network), ("error", sampler.error)):
+            learned = self.learned.get(name, {})  # some have nothing to save
+            if {key: x.shape for key, x in learned.items()} != {key: x.shape for key, x in module.state_dict().items()}:
+                fix = " and ".join(given)
+                raise ValueError(
+                    f"start has another {name}: {self._network(self.config)}, not {self._network(sampler.config)}; "
+                    + (f"leave {fix} out" if given else "start from a run on the same space")
+                )
+            module.load_state_dict(learned)
+
+    @staticmethod
+    def _network(config: Mapping[str, Any]) -> str:
+        return f"{config['network']} with symmetries={config['symmetries']} for {config['space']}"
 
 
 def _target_of(config: dict[str, Any], target: Target | None, *, required: bool = True) -> Target | None:

@@ -75,7 +75,7 @@ def evaluate(
     target = target or sampler.target
     if target is None:
         raise ValueError("the sampler was loaded without its target; pass target=")
-    names = list(metrics or metrics_of(target))
+    names = metrics_of(target) if metrics is None else list(metrics)
     raw: dict[str, list[float]] = {name: [] for name in names}
     resampled: dict[str, list[float]] = {name: [] for name in names}
     weighted = sampler.why_unweighted() is None
@@ -92,10 +92,9 @@ def evaluate(
             for values, state in sets:
                 for name in names:
                     values[name].append(find_metric(name)(target, _on_cpu(state), reference))
-        floors = {
-            name: floor(name, target, n, pairs=min(floor_pairs, ASSIGNMENT_PAIRS) if name == "x_w2" else floor_pairs)
-            for name in names
-        }
+        own = derive_seed(seed, 3 * repeats)  # exact draws that no repeat has seen
+        pairs = {name: min(floor_pairs, ASSIGNMENT_PAIRS) if name == "x_w2" else floor_pairs for name in names}
+        floors = {name: floor(name, target, n, pairs=pairs[name], seed=own) for name in names}
         eval_calls = target.energy_calls - before
     config, body = sampler.config, getattr(sampler.network, "body", sampler.network)
     return {

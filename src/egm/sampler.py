@@ -126,8 +126,8 @@ class Sampler:
             latent = smc.move(self.target, latent, generator)
         return Draws(
             self.space, self.space.from_latent(latent), log_weights=log_weights,
-            groups=1 if smc is None else smc.groups, eubo=self._eubo(generator.initial_seed(), steps),
-            energy_calls=self.target.energy_calls - called,
+            groups=1 if smc is None else smc.groups, energy_calls=self.target.energy_calls - called,
+            eubo=self._eubo(generator.initial_seed(), steps, exchanged=smc is not None),
         )  # fmt: skip
 
     def _groups(
@@ -180,26 +180,27 @@ class Sampler:
         between: Callable[[State, Tensor, Tensor], tuple[State, Tensor]] | None = None,
     ) -> Simulation:
         """n draws in latent coordinates, with the log-ratios of their path weights if asked for; see `simulate`."""
-        course = self._course(steps)
-        if between is not None:
-            course["solver"] = "bridge"  # states can be exchanged on a common grid alone
+        course = self._course(steps, exchanged=between is not None)
         with self._evaluating():
             return simulate(
                 self._predict, self.path, self.processes, n, weigh=weigh, between=between, generator=generator,
                 dtype=self.dtype, device=self.device, **course,
             )  # fmt: skip
 
-    def _eubo(self, seed: int, steps: int | None) -> Callable[[], tuple[float, float]] | None:
+    def _eubo(self, seed: int, steps: int | None, *, exchanged: bool) -> Callable[[], tuple[float, float]] | None:
         """How to find the evidence upper bound where there is one; with exact draws of its own."""
         flows = any(isinstance(process, Flow) for process in self.processes.values())
         if flows or self.target is None or self.target.reference_kind != "exact":
             return None
-        return partial(self.eubo, seed=derive_seed(seed, 1), steps=steps)
+        return partial(self.eubo, seed=derive_seed(seed, 1), steps=steps, exchanged=exchanged)
 
-    def eubo(self, n: int = 2000, *, seed: int = 0, steps: int | None = None) -> tuple[float, float]:
+    def eubo(
+        self, n: int = 2000, *, seed: int = 0, steps: int | None = None, exchanged: bool = False
+    ) -> tuple[float, float]:
         """Evidence upper bound and its standard error, from n exact draws of the target and paths drawn backwards.
 
-        `steps` are those of the draws that it belongs to: another simulation has another bound.
+        `steps` are those of the draws that it belongs to, `exchanged` says whether these were resampled along the path:
+        another simulation has another bound.
 
         At least log Z in expectation, by how much the sampler's paths miss of the target: a mode that is never visited
         shows here and nowhere else. Needs a target with an exact sampler, and processes that can be run backwards.
@@ -212,18 +213,21 @@ class Sampler:
         x_1 = self.space.to_latent({k: x.to(self.dtype) if x.is_floating_point() else x for k, x in state.items()})
         with self._evaluating():
             log_ratio = reverse_log_ratio(
-                self._predict, self.path, self.processes, x_1, generator=generator, **self._course(steps)
-            )
+                self._predict, self.path, self.processes, x_1, generator=generator,
+                **self._course(steps, exchanged=exchanged),
+            )  # fmt: skip
         log_w = log_ratio - target.latent_energy(x_1).double()
         return float(log_w.mean()), float(log_w.std()) / math.sqrt(n)
 
     def _predict(self, x_t: State, t: torch.Tensor) -> State:
         return predict(self.network, self.processes, x_t, t)
 
-    def _course(self, steps: int | None) -> dict[str, Any]:
-        """Grid, solver and widening of a simulation."""
+    def _course(self, steps: int | None, *, exchanged: bool = False) -> dict[str, Any]:
+        """Grid, solver and widening of a simulation; states can be exchanged on a common grid alone."""
         masked = [isinstance(path, Masked) for path in self.path.paths.values()]
         solver: Solver = self.solver if self.solver != "auto" else "first-hitting" if any(masked) else "bridge"
+        if exchanged:
+            solver = "bridge"
         grid = time_grid(self.steps if steps is None else steps, start=0.0 if all(masked) else self.t_min)
         return {"grid": grid, "solver": solver, "calls": steps, "error": self.error}
 

@@ -12,8 +12,9 @@ from training import SPACES, Recorder, double_well, make_trainer, own_target
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")
 STEPS = 30
-# The buffer fills up at steps 1, 7 and 13 (16, 32, 40 of 40 states), averaging of E^φ begins after step 10.
-OPTIONS = {"steps": STEPS, "log_every": 1, "energy_ema_start": 0.3}
+# The buffer fills up at steps 1, 7 and 13 (16, 32, 40 of 40 states), averaging of E^φ begins after step 9, that of the
+# network after step 21, between the last two of five draws.
+OPTIONS = {"steps": STEPS, "log_every": 1, "ema_start": 0.7}
 
 
 def test_the_cpu_never_records(monkeypatch):
@@ -138,9 +139,7 @@ def test_fit_records_on_a_gpu(recordings):
     """From the outside: no warning, draws on the device."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        sampler = egm.fit(
-            egm.targets.GBRBM(), steps=12, batch_size=16, proposals=8, refresh=32, device="cuda", progress=False
-        )
+        sampler = egm.fit(egm.targets.GBRBM(), steps=12, batch_size=16, refresh=32, device="cuda", progress=False)
     assert recordings
     draws = sampler.sample(5, seed=0)
     assert draws["v"].device.type == "cuda"
