@@ -19,17 +19,21 @@ from cells import Cell, main
 
 WITHOUT = ("--symmetries", "false")
 CELLS = [
-    Cell("fast/ising5-b02", "egm-sp", 60),
-    Cell("fast/ising5-b04", "egm-sp", 60),
-    Cell("fast/ising10-b02", "egm-sp", 120),
-    Cell("fast/ising10-b04", "egm-sp", 240),
-    Cell("fast/ising15-b028", "egm-sp", 240),
+    Cell("fast/ising5-b02", "egm-sp", 30),
+    Cell("fast/ising5-b04", "egm-sp", 30),
+    Cell("fast/ising10-b02", "egm-sp", 60),
+    Cell("fast/ising10-b04", "egm-sp", 90),
+    Cell("fast/ising15-b028", "egm-sp", 120),
     Cell("fast/gbrbm", "egm-sp", 60),
-    Cell("fast/jointmog", "egm-sp", 280),
-    Cell("fast/jointdw4", "egm-sp", 280),
-    Cell("fast/manywell", "egm-sp", 280),
+    Cell("fast/jointmog", "egm-sp", 180),
+    Cell("fast/jointdw4", "egm-sp", 180),
+    Cell("fast/manywell", "egm-sp", 180),
     Cell("fast/gmm40", "egm-sp", 180),
-    Cell("fast/ising10-b04", "egm-sp", 240, (0,), "ablation", WITHOUT),
+    Cell("fast/ising10-critical", "egm-sp", 120),
+    Cell("fast/ising15-critical", "egm-sp", 180),
+    Cell("fast/ising16-critical", "egm-sp", 240),
+    Cell("fast/potts16-critical", "egm-sp", 280),
+    Cell("fast/ising10-b04", "egm-sp", 90, (0,), "ablation", WITHOUT),
 ]
 
 

@@ -1,9 +1,12 @@
 """Settings for every test: workers run side by side (pytest-xdist), so each keeps to one thread."""
 
+import os
 import signal
 
 import torch
 
 torch.set_num_threads(1)
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # kernels run as plain Python, which shows whether they are right
 # A shell starts background jobs with interrupts ignored; tests of interrupts need Python's own handler there too.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -10,7 +10,7 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 
 from egm.declarations import cached_tensor
-from egm.networks import EGNN, MLP, Body, LatticeConv, ResidualMLP
+from egm.networks import EGNN, MLP, Body, LatticeConv, ResidualMLP, SiteMLP
 from egm.paths import ProductPath
 from egm.spaces import Categorical, Real, Space, State
 
@@ -30,6 +30,9 @@ BODIES: dict[str, tuple[type[Body], Space, dict[str, int]]] = {
     "residual": (ResidualMLP, MIXED, {"width": 16, "depth": 2}),
     "residual-odd": (ResidualMLP, ODD, {"width": 16, "depth": 2, "frequencies": 3}),
     "residual-symbols": (ResidualMLP, SYMBOLS, {"width": 16, "depth": 1}),
+    "sites": (SiteMLP, MIXED, {"width": 16, "depth": 1, "site_width": 8, "site_depth": 2, "frequencies": 0}),
+    "sites-odd": (SiteMLP, ODD, {"width": 8, "depth": 1, "site_width": 8, "site_depth": 1, "frequencies": 2}),
+    "sites-symbols": (SiteMLP, SYMBOLS, {"width": 8, "depth": 1, "site_width": 8}),
     "lattice": (LatticeConv, GRID, {"width": 8, "depth": 2}),
     "lattice-wide": (LatticeConv, GRID, {"width": 8, "depth": 1, "kernel": 5}),
     "lattice-tiny": (LatticeConv, GRIDS, {"width": 8, "depth": 2}),

@@ -24,7 +24,7 @@ from egm.expressions import describe, evaluate, nearest
 from egm.methods.base import Method
 from egm.methods.egm import EGM, EGMOptions, default_t_min
 from egm.methods.self_proposal import SelfProposal, SPOptions
-from egm.networks import NETWORKS, LatticeConv, Preconditioned, Scalar, default_body, symmetrise
+from egm.networks import NETWORKS, LatticeConv, Preconditioned, Scalar, SiteMLP, default_body, symmetrise
 from egm.networks.base import Body
 from egm.paths.product import AnyPath, ProductPath
 from egm.processes.base import Process
@@ -126,7 +126,7 @@ def make_body(space: Space, outputs: Mapping[str, tuple[int, ...]], text: str) -
 def default_energy_body(space: Space) -> str:
     """E^φ is evaluated on thousands of proposals a state, so perceptrons are preferred to convolutions."""
     body = default_body(space)
-    return "MLP" if body is LatticeConv else body.__name__
+    return {LatticeConv: "MLP", SiteMLP: "ResidualMLP"}.get(body, body.__name__)
 
 
 # ---------------------------------------------------------------------- options

@@ -148,6 +148,36 @@ def held(weights):
     return method, buffer
 
 
+def shares(method):
+    return torch.diff(method._cumulative, prepend=torch.zeros(1, dtype=DOUBLE))
+
+
+def test_weights_of_few_draws_are_flattened():
+    """To half of `ess_target`, in their order, and those of weight zero stay there."""
+    weights = [0.0, *(10.0 ** (k / 4) for k in range(40))]
+    method, _ = held(weights)
+    plain, found = torch.tensor(weights, dtype=DOUBLE) / sum(weights), shares(method)
+    assert 1 / float(plain.square().sum()) / 41 < 0.1
+    assert 1 / float(found.square().sum()) / 41 == pytest.approx(0.5 * method.options.ess_target, rel=1e-6)
+    assert float(found[0]) == 0
+    power = found[1:].log().diff() / plain[1:].log().diff()
+    torch.testing.assert_close(power, power[:1].expand(39), rtol=1e-6, atol=0)
+    assert 0 < float(power[0]) < 1
+
+
+def test_weights_of_many_draws_are_left_alone():
+    weights = [1.0, 2.0, 3.0, 4.0] * 10
+    method, _ = held(weights)
+    torch.testing.assert_close(shares(method), torch.tensor(weights, dtype=DOUBLE) / sum(weights))
+
+
+def test_a_single_draw_is_not_learned_by_heart():
+    """One weight above all others is cut to what `ess_target` allows, however large it is."""
+    for size in (1e3, 1e9, 1e200):
+        method, _ = held([1.0] * 99 + [size])
+        assert float(shares(method).max()) < 1 / (0.5 * method.options.ess_target * 100) ** 0.5 + 1e-9
+
+
 WEIGHTS = [0.0, 3.0, 0.5, 0.0, 1.0, 5.0, 0.25, 0.25, 0.0]
 
 

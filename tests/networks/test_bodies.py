@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from egm.networks import EGNN, MLP, LatticeConv, ResidualMLP
+from egm.networks import EGNN, MLP, LatticeConv, ResidualMLP, SiteMLP
 from egm.networks.embeddings import TimeEmbedding
 from egm.spaces import Categorical, Real, Space
 from egm.targets import Ising
@@ -179,7 +179,7 @@ def test_lattices_are_rounded_on_a_gpu_but_their_scalars_are_not():
 
 
 def test_masked_symbols_are_told_apart_by_position():
-    for body in (MLP, ResidualMLP):
+    for body in (MLP, ResidualMLP, SiteMLP):
         torch.manual_seed(0)
         network = body(SYMBOLS, {"energy": ()}, width=16, depth=2).double()
         randomise(network)
@@ -198,7 +198,7 @@ def test_options_are_kept(case):
     assert isinstance(network, body)
 
 
-@pytest.mark.parametrize("body", [MLP, ResidualMLP, LatticeConv, EGNN])
+@pytest.mark.parametrize("body", [MLP, ResidualMLP, SiteMLP, LatticeConv, EGNN])
 @pytest.mark.parametrize("value", [0, -1, 2.5, True])
 def test_options_are_checked(body, value):
     space = {LatticeConv: GRID, EGNN: PARTICLES}.get(body, MIXED)

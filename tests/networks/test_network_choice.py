@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from egm import targets
-from egm.networks import EGNN, MLP, LatticeConv, ResidualMLP, Scalar, default_body, predict
+from egm.networks import EGNN, MLP, LatticeConv, ResidualMLP, Scalar, SiteMLP, default_body, predict
 from egm.paths import ProductPath
 from egm.processes import DiscreteJump, Flow, Jump
 from egm.spaces import Categorical, Real, Space, State
@@ -23,16 +23,16 @@ DESIGN = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
         (targets.Ising(size=5, beta=0.4).space, LatticeConv),
         (targets.Ising(size=4, beta=0.4).space, LatticeConv),
         (targets.Ising(size=3, beta=0.2).space, MLP),
-        (targets.JointMoG().space, ResidualMLP),
+        (targets.JointMoG().space, SiteMLP),
         (targets.JointDW4().space, EGNN),
         (targets.DW4().space, EGNN),
-        (targets.ManyWell().space, ResidualMLP),
+        (targets.ManyWell().space, SiteMLP),
         (targets.SpikeSlab(DESIGN, DESIGN[:, 0]).space, ResidualMLP),
         (Space(s=Categorical(2, shape=(4, 5)), k=Categorical(3, shape=(4, 5))), LatticeConv),
         (Space(s=Categorical(2, shape=(4, 5)), k=Categorical(3, shape=(5, 4))), MLP),
         (Space(s=Categorical(2, shape=(4, 4, 4))), MLP),
-        (Space(s=Categorical(2, shape=(4, 4)), y=Real((4, 4))), ResidualMLP),
-        (Space(x=Real((4, 2), centered=True), k=Categorical(2, shape=5)), ResidualMLP),
+        (Space(s=Categorical(2, shape=(4, 4)), y=Real((4, 4))), SiteMLP),
+        (Space(x=Real((4, 2), centered=True), k=Categorical(2, shape=5)), SiteMLP),
         (Space(x=Real((4, 2), centered=True), y=Real(1)), ResidualMLP),
         (Space(x=Real((4, 2))), ResidualMLP),
     ],

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from egm.networks import EGNN, MLP, LatticeConv, Preconditioned, ResidualMLP, Scalar, predict
+from egm.networks import EGNN, MLP, LatticeConv, Preconditioned, ResidualMLP, Scalar, SiteMLP, predict
 from egm.paths import VE, VP, CondOT, ProductPath, Uniform
 from egm.processes import DiscreteJump, Flow, Jump
 from egm.spaces import Categorical, Real, Space, State
@@ -57,7 +57,7 @@ def some_times(n: int = 5) -> Tensor:
 
 
 @PATHS
-@pytest.mark.parametrize("body", [MLP, ResidualMLP, EGNN])
+@pytest.mark.parametrize("body", [MLP, ResidualMLP, SiteMLP, EGNN])
 def test_untrained_network_is_the_denoiser_of_the_reference_law(kind, body):
     """E[x_1 | x_t] = α/(α² + σ²) x_t for x_1 ~ N(0, I); uniform symbols; energy zero."""
     space = TYPED if body is EGNN else MIXED

@@ -8,15 +8,17 @@ trains on x_1 resampled in proportion to its weight, by conditional generator ma
 o the rescaled denoiser (`egm.losses`) and the cross-entropy of masked sites divided by 1 − κ_t. For κ_t = t that makes
 its mean the path's own −log-likelihood, but for a cut: 1 − κ_t counts as at least 1/sites, which takes variance and
 some weight from the last reveals and leaves the minimiser. The target is reached through π_b ∝ p_ref^{1−b} exp(−bE),
-p_ref the law of the untrained sampler: every round moves b to the largest value at which the new draws keep the
-effective sample size `ess_target`.
+p_ref the law of the untrained sampler: every round moves b up to the largest value at which the new draws keep the
+effective sample size `ess_target`. From too few effective draws a network learns those draws and not their law; so if
+the buffer as a whole has less than half of `ess_target`, its weights are flattened to w^γ with the largest γ that has
+it. At γ = 0 a sampler would learn from its own draws as they are, and stay as it is.
 
 Nothing here looks at exact draws, exact log Z or a metric: b and the end of training follow from the weights alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +39,9 @@ from egm.spaces import State
 from egm.train.buffer import ReplayBuffer
 from egm.train.guard import EnergyGuard
 
-HALVINGS = 30  # of the interval in which b is looked for
+HALVINGS = 30  # of the interval in which b or γ is looked for
+FLATTEST = 1e-6  # γ
+LEAST = 0.5  # of `ess_target`, that the weights in the buffer have
 IMPROVEMENT = 1e-3  # of the effective sample size that counts as one
 
 
@@ -98,7 +102,7 @@ class SelfProposal(Method):
             log_ratio = log_ratio.masked_fill(~drawn.invertible, -torch.inf)
         energy, log_ref = self.energy(drawn.state), self.path.prior_log_prob(drawn.state, 1.0)
         terms = torch.stack([log_ratio, log_ref.double(), energy.double()], 1)  # type: ignore[list-item]
-        self.b.copy_(self._largest_b(terms))
+        self.b.copy_(_largest(lambda b: log_weights(terms, b), self.b, self.options.ess_target))
         self.ess.copy_(weight_ess(log_weights(terms, self.b)))
         self._history = [*self._history, torch.stack([self.b, self.ess])][-2 * max(1, self.options.patience) :]
         buffer.add({**drawn.state, ".terms": terms})
@@ -108,7 +112,9 @@ class SelfProposal(Method):
     def weigh(self, buffer: ReplayBuffer) -> None:
         """The weights of what the buffer holds, at the present b; rounds count alike, each estimates the same Z_b."""
         log_w = log_weights(buffer.held[".terms"], self.b)
-        cumulative = torch.softmax(log_w, 0).cumsum(0)
+        flat = torch.full_like(self.b, FLATTEST)
+        power = _largest(lambda power: power * log_w, flat, LEAST * self.options.ess_target)
+        cumulative = torch.softmax(power * log_w, 0).cumsum(0)
         if len(self._cumulative) != len(cumulative):
             self._cumulative = cumulative
         else:
@@ -131,16 +137,6 @@ class SelfProposal(Method):
             return False
         b, ess = torch.stack(self._history).T
         return bool((b[0] == 1) & (ess[rounds:].mean() < ess[:rounds].mean() + IMPROVEMENT))
-
-    def _largest_b(self, terms: Tensor) -> Tensor:
-        """By bisection, between the present b and 1, without waiting for the device."""
-        low, high = self.b.clone(), torch.ones_like(self.b)
-        arrived = weight_ess(log_weights(terms, high)) >= self.options.ess_target
-        for _ in range(HALVINGS):
-            middle = 0.5 * (low + high)
-            enough = weight_ess(log_weights(terms, middle)) >= self.options.ess_target
-            low, high = torch.where(enough, middle, low), torch.where(enough, high, middle)
-        return torch.where(arrived, 1.0, low)
 
     # ------------------------------------------------------------------ a step
 
@@ -182,3 +178,16 @@ def log_weights(terms: Tensor, b: Tensor) -> Tensor:
     log_ratio, log_ref, energy = terms.unbind(1)
     inside = energy < torch.inf
     return torch.where(inside, log_ratio + (1 - b) * log_ref - b * torch.where(inside, energy, 0.0), -torch.inf)
+
+
+def _largest(log_w: Callable[[Tensor], Tensor], least: Tensor, wanted: float) -> Tensor:
+    """The largest number between `least` and 1 at which weights have the effective sample size that is wanted, `least`
+    if there is none; by bisection, without waiting for the device.
+    """
+    low, high = least, torch.ones_like(least)
+    arrived = weight_ess(log_w(high)) >= wanted
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        enough = weight_ess(log_w(middle)) >= wanted
+        low, high = torch.where(enough, middle, low), torch.where(enough, high, middle)
+    return torch.where(arrived, 1.0, low)

@@ -6,6 +6,7 @@ from egm.networks.lattice import LatticeConv
 from egm.networks.mlp import MLP, ResidualMLP
 from egm.networks.precondition import Preconditioned
 from egm.networks.registry import NETWORKS, default_body
+from egm.networks.site_mlp import SiteMLP
 from egm.networks.symmetric import Symmetrised, symmetrise
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Preconditioned",
     "ResidualMLP",
     "Scalar",
+    "SiteMLP",
     "Symmetrised",
     "default_body",
     "predict",

@@ -57,21 +57,23 @@ class FlatTokens(nn.Module):
 class FlatReals(nn.Module):
     """The real variables of a state, laid side by side, with `frequencies` sines and cosines of every coordinate."""
 
-    frequencies: Tensor
-
     def __init__(self, space: Space, *, frequencies: int = 0) -> None:
         super().__init__()
+        self.frequencies = frequencies
         self.sizes = {name: math.prod(variable.latent_shape) for name, variable in space.real.items()}
         self.features = sum(self.sizes.values()) * (1 + 2 * frequencies)
-        self.register_buffer("frequencies", 0.5 * math.pi * 2.0 ** torch.arange(frequencies), persistent=False)
 
     def forward(self, state: State, batch: torch.Size) -> list[Tensor]:
-        """Tensors [..., size] for each real variable, and with frequencies [..., size · frequencies]."""
+        """One tensor [..., size · (1 + 2 · frequencies)] for each real variable."""
         parts = [state[name].reshape(*batch, size) for name, size in self.sizes.items()]
-        if len(self.frequencies) == 0:
-            return parts
-        angles = [(x[..., None] * self.frequencies).flatten(-2) for x in parts]
-        return [*parts, *(angle.sin() for angle in angles), *(angle.cos() for angle in angles)]
+        return [sinusoids(x, self.frequencies).flatten(-2) for x in parts] if self.frequencies else parts
+
+
+def sinusoids(x: Tensor, frequencies: int) -> Tensor:
+    """(z, sin ω_k z, cos ω_k z) of every coordinate: [...] to [..., 1 + 2 · frequencies]."""
+    omega = 0.5 * math.pi * 2.0 ** torch.arange(frequencies, device=x.device, dtype=x.dtype)
+    angles = x[..., None] * omega
+    return torch.cat([x[..., None], angles.sin(), angles.cos()], -1)
 
 
 def join(parts: list[Tensor]) -> Tensor:

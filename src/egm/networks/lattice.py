@@ -16,7 +16,9 @@ would grow with the lattice, are made in float32.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import importlib
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -72,20 +74,36 @@ class LatticeConv(Body):
         for (name, variable), embed in zip(self.space.variables.items(), self.inputs, strict=True):
             x = state[name].reshape(batch.numel(), *self.grid)
             embedded.append(embed(x if isinstance(variable, Categorical) else x[..., None]).to(dtype))
-        h = functools.reduce(torch.add, embedded)
-        for block in self.blocks:
-            h = block(h, time, batch)
-        h = layer_norm(h, h.shape[-1:]).to(self.blocks[0].get_parameter("conv").dtype)
+        h = self._blocks(functools.reduce(torch.add, embedded), time, batch).to(self.time.frequencies.dtype)
         result: State = {}
         for (name, shape), head in zip(self.outputs.items(), self.heads, strict=True):
             sites = head(h)
             result[name] = (sites if shape else sites.sum((1, 2))).reshape((*batch, *shape))
         return result
 
+    def _blocks(self, h: Tensor, time: Tensor, batch: torch.Size) -> Tensor:
+        """N(h) after all blocks."""
+        blocks = cast(Iterable[_Block], self.blocks)
+        if h.dtype == torch.bfloat16 and (kernels := _kernels()) is not None and self.width in kernels.WIDTHS:
+            parts = [block.parts(time.expand(*batch, -1).reshape(len(h), -1)) for block in blocks]
+            return kernels.normalised_blocks(h, parts, self.kernel)
+        for block in blocks:
+            h = block(h, time, batch)
+        return layer_norm(h, h.shape[-1:])
+
     def _block_dtype(self) -> torch.dtype:
         weight = self.blocks[0].get_parameter("conv")
         rounded = weight.is_cuda and weight.dtype == torch.float32 and all(self.outputs.values())
         return torch.bfloat16 if rounded else weight.dtype
+
+
+@functools.cache
+def _kernels() -> Any:
+    """`egm.networks.lattice_kernels`, or None where there is no Triton."""
+    try:
+        return importlib.import_module("egm.networks.lattice_kernels")
+    except ImportError:
+        return None
 
 
 class _Block(nn.Module):
@@ -98,6 +116,10 @@ class _Block(nn.Module):
         self.mean = nn.Linear(width, width, bias=False)
         self.time = nn.Linear(TIME_FEATURES, width)
         self.out = nn.Parameter(nn.Linear(width, width).weight.detach())
+
+    def parts(self, time: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """U τ(t) + b at times embedded as [n, features], and the weights C, G and A."""
+        return self.time(time), self.conv, self.mean.weight, self.out
 
     def forward(self, h: Tensor, time: Tensor, batch: torch.Size) -> Tensor:
         n, width = h.shape[0], h.shape[-1]

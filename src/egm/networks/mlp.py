@@ -51,8 +51,9 @@ class ResidualMLP(Body):
     """`depth` residual blocks of `width` units, and a separate predictor for each output.
 
     Args:
-        frequencies: sines and cosines of every real coordinate that are features too (`egm.networks.embeddings`); for
-            targets with many narrow modes, such as six for modes of a twentieth of the whole width.
+        frequencies: sines and cosines of every real coordinate that enter beside it (`egm.networks.embeddings`), in the
+            place of the 64 features SiLU(V reals); for many coordinates, or many narrow modes, such as six for modes of
+            a twentieth of the whole width.
     """
 
     def __init__(
@@ -71,22 +72,24 @@ class ResidualMLP(Body):
         self.width, self.depth, self.frequencies = width, depth, frequencies
         self.tokens, self.time = FlatTokens(space), TimeEmbedding()
         self.reals = FlatReals(space, frequencies=frequencies)
-        self.real_embedding = nn.Linear(self.reals.features, REAL_FEATURES) if space.real else None
-        self.first = nn.Linear(self.tokens.features + (REAL_FEATURES if space.real else 0), width)
+        learned = bool(space.real) and not frequencies
+        self.real_embedding = nn.Linear(self.reals.features, REAL_FEATURES) if learned else None
+        self.first = nn.Linear(self.tokens.features + (REAL_FEATURES if learned else self.reals.features), width)
         self.first_time = nn.Linear(TIME_FEATURES, width, bias=False)
-        self.blocks = nn.ModuleList(_perceptron(width, nn.Linear(width, width)) for _ in range(depth))
-        self.predictors = nn.ModuleList(_perceptron(width, Head(width, shape)) for shape in self.outputs.values())
+        self.blocks = nn.ModuleList(perceptron(width, nn.Linear(width, width)) for _ in range(depth))
+        self.predictors = nn.ModuleList(perceptron(width, Head(width, shape)) for shape in self.outputs.values())
 
     def forward(self, state: State, t: Tensor) -> State:
         batch = self.batch_shape(state, t)
-        features = self.tokens(state, batch)
+        tokens, reals = self.tokens(state, batch), self.reals(state, batch)
         if self.real_embedding is not None:
-            features.append(silu(self.real_embedding(join(self.reals(state, batch))), inplace=True))
-        h = self.first(join(features)).add_(self.first_time(self.time(t)))
+            reals = [silu(self.real_embedding(join(reals)), inplace=True)]
+        h = self.first(join(tokens + reals)).add_(self.first_time(self.time(t)))
         for block in self.blocks:
             h = h + block(h)
         return {name: predictor(h) for name, predictor in zip(self.outputs, self.predictors, strict=True)}
 
 
-def _perceptron(width: int, last: nn.Module) -> nn.Sequential:
+def perceptron(width: int, last: nn.Module) -> nn.Sequential:
+    """last(SiLU(P LN(h)))."""
     return nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.SiLU(inplace=True), last)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 from egm.networks.base import Body
 from egm.networks.egnn import EGNN, is_particles
 from egm.networks.lattice import LatticeConv
 from egm.networks.mlp import MLP, ResidualMLP
+from egm.networks.site_mlp import SiteMLP
 from egm.spaces import Space
 
-NETWORKS: dict[str, type[Body]] = {body.__name__: body for body in (MLP, ResidualMLP, LatticeConv, EGNN)}
+NETWORKS: dict[str, type[Body]] = {body.__name__: body for body in (MLP, ResidualMLP, SiteMLP, LatticeConv, EGNN)}
 SMALLEST_GRID = 4  # below, a 3 × 3 neighbourhood is the whole lattice
+MANY_SITES = 12  # coordinates and symbols, from which on it pays to look at each of them alone
 
 
 def default_body(space: Space) -> type[Body]:
-    """EGNN for particles, LatticeConv for symbols on a 2-D grid, MLP for other symbols, ResidualMLP for the rest.
+    """EGNN for particles, LatticeConv for symbols on a 2-D grid, MLP for other symbols; where there are real variables,
+    SiteMLP if there are many sites and ResidualMLP if there are few.
 
     >>> from egm.spaces import Categorical
     >>> default_body(Space(s=Categorical(2, shape=(5, 5)))).__name__
@@ -22,7 +27,8 @@ def default_body(space: Space) -> type[Body]:
     if is_particles(space):
         return EGNN
     if space.real:
-        return ResidualMLP
+        sites = sum(math.prod(variable.latent_shape) for variable in space.variables.values())
+        return SiteMLP if sites >= MANY_SITES else ResidualMLP
     grids = {variable.shape for variable in space.categorical.values()}
     grid = next(iter(grids))
     return LatticeConv if len(grids) == 1 and len(grid) == 2 and min(grid) >= SMALLEST_GRID else MLP

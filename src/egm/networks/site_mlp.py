@@ -1,0 +1,128 @@
+"""A perceptron for any space that reads every site twice, together with all others and alone:
+
+    c = residual blocks of all features as in `ResidualMLP`,         h_i = W [features of site i] + P_i N(c),
+    h_i ← h_i + A SiLU(B N(h_i) + U τ(t)),                           output of site i = head(N(h_i)),
+
+N(h) = (h − mean)/std. The W, A, B, U and head are shared by the sites of a variable, P_i is a site's own. Where a site
+ends depends on where it is more than on any other site; a perceptron has to learn that for each site anew, this network
+once for all of them. With many coordinates it learns from a fraction of the draws.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm, silu
+
+from egm.networks.base import Body, Head, positive
+from egm.networks.embeddings import TIME_FEATURES, TOKEN_FEATURES, TimeEmbedding, join, sinusoids
+from egm.networks.mlp import perceptron
+from egm.spaces import Categorical, Real, Space, State
+
+
+class SiteMLP(Body):
+    """`depth` residual blocks of `width` units that see all sites, then `site_depth` of `site_width` for each site.
+
+    Args:
+        frequencies: sines and cosines of every real coordinate that enter beside it (`egm.networks.embeddings`).
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        outputs: Mapping[str, tuple[int, ...]],
+        *,
+        width: int = 128,
+        depth: int = 3,
+        site_width: int = 32,
+        site_depth: int = 2,
+        frequencies: int = 3,
+    ) -> None:
+        super().__init__(space, outputs)
+        positive(width=width, depth=depth, site_width=site_width, site_depth=site_depth)
+        if not isinstance(frequencies, int) or frequencies < 0:
+            raise ValueError(f"frequencies must be a whole number that is not negative, got {frequencies!r}")
+        self.width, self.depth, self.site_width, self.site_depth = width, depth, site_width, site_depth
+        self.frequencies = frequencies
+        self.time = TimeEmbedding()
+        readers = {name: _Reader(variable, frequencies) for name, variable in space.variables.items()}
+        self.readers = nn.ModuleList(readers.values())
+        self.sites = {name: reader.sites for name, reader in readers.items()}
+        self.first = nn.Linear(sum(reader.sites * reader.features for reader in readers.values()), width)
+        self.first_time = nn.Linear(TIME_FEATURES, width, bias=False)
+        self.blocks = nn.ModuleList(perceptron(width, nn.Linear(width, width)) for _ in range(depth))
+        self.predictors = nn.ModuleList(
+            _Sites(readers[name].features, space[name], shape, width=width, site_width=site_width, depth=site_depth)
+            if name in readers
+            else perceptron(width, Head(width, shape))
+            for name, shape in self.outputs.items()
+        )
+
+    def forward(self, state: State, t: Tensor) -> State:
+        batch, time = self.batch_shape(state, t), self.time(t)
+        features = {
+            name: reader(state[name].reshape(*batch, sites))
+            for (name, sites), reader in zip(self.sites.items(), self.readers, strict=True)
+        }
+        c = self.first(join([x.flatten(-2) for x in features.values()])).add_(self.first_time(time))
+        for block in self.blocks:
+            c = c + block(c)
+        result: State = {}
+        for (name, shape), predictor in zip(self.outputs.items(), self.predictors, strict=True):
+            if name in features:
+                result[name] = predictor(features[name], c, time).reshape((*batch, *shape))
+            else:
+                result[name] = predictor(c)
+        return result
+
+
+class _Reader(nn.Module):
+    """Features of single sites: [..., sites] to [..., sites, features]."""
+
+    def __init__(self, variable: Real | Categorical, frequencies: int) -> None:
+        super().__init__()
+        self.sites = math.prod(variable.latent_shape)
+        self.tokens = nn.Embedding(variable.size + 1, TOKEN_FEATURES) if isinstance(variable, Categorical) else None
+        self.frequencies = frequencies
+        self.features = TOKEN_FEATURES if self.tokens is not None else 1 + 2 * frequencies
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.tokens(x) if self.tokens is not None else sinusoids(x, self.frequencies)
+
+
+class _Sites(nn.Module):
+    """Blocks of single sites, and their head: [..., sites, features] and c [..., width] to [..., sites, outputs]."""
+
+    def __init__(
+        self,
+        features: int,
+        variable: Real | Categorical,
+        shape: tuple[int, ...],
+        *,
+        width: int,
+        site_width: int,
+        depth: int,
+    ) -> None:
+        super().__init__()
+        axes = len(variable.latent_shape)
+        self.sites, self.site_width = math.prod(shape[:axes]), site_width
+        self.own = nn.Linear(features, site_width, bias=False)
+        self.others = nn.Linear(width, self.sites * site_width)
+        with torch.no_grad():  # sites are told apart from the beginning, and see each other little
+            self.others.weight.mul_(0.1)
+            self.others.bias.normal_()
+        self.times = nn.ModuleList(nn.Linear(TIME_FEATURES, 2 * site_width) for _ in range(depth))
+        self.up = nn.ModuleList(nn.Linear(site_width, 2 * site_width, bias=False) for _ in range(depth))
+        self.down = nn.ModuleList(nn.Linear(2 * site_width, site_width) for _ in range(depth))
+        self.head = Head(site_width, (math.prod(shape[axes:]),))
+
+    def forward(self, features: Tensor, c: Tensor, time: Tensor) -> Tensor:
+        norm = (self.site_width,)
+        others = self.others(layer_norm(c, c.shape[-1:]))
+        h = self.own(features) + others.unflatten(-1, (self.sites, self.site_width))
+        for shift, up, down in zip(self.times, self.up, self.down, strict=True):
+            h = h + down(silu(up(layer_norm(h, norm)).add_(shift(time)[..., None, :]), inplace=True))
+        return self.head(layer_norm(h, norm))

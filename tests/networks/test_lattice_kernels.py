@@ -1,0 +1,114 @@
+"""The kernels of lattices against the blocks that they replace: on the CPU in Triton's interpreter, in float32."""
+
+import pytest
+import torch
+from torch.nn.functional import layer_norm
+
+from egm.networks import LatticeConv, lattice
+from egm.spaces import Categorical, Space
+
+kernels = pytest.importorskip("egm.networks.lattice_kernels", reason="no Triton")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+#: rows, columns, width, kernel: one tile and several, with and without a remainder; a neighbourhood that wraps twice
+SHAPES = [(4, 4, 16, 3), (5, 3, 32, 3), (12, 13, 16, 3), (16, 16, 16, 1), (3, 3, 16, 5)]
+N = 5
+
+
+@pytest.fixture(autouse=True)
+def precise():
+    """Products of float32 tensors are not rounded on a GPU either."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def case(shape, depth=2):
+    rows, columns, width, kernel = shape
+    torch.manual_seed(0)
+    space = Space(s=Categorical(2, shape=(rows, columns)))
+    body = LatticeConv(space, {"s": (rows, columns, 2)}, width=width, depth=depth, kernel=kernel).to(DEVICE)
+    h = torch.randn(N, rows, columns, width, device=DEVICE, requires_grad=True)
+    return body, h, body.time(torch.rand(N, device=DEVICE))
+
+
+def fused(body, h, time):
+    parts = [(b.time(time), b.conv, b.mean.weight, b.out) for b in body.blocks]
+    return kernels.normalised_blocks(h, parts, body.kernel)
+
+
+def plain(body, h, time):
+    for block in body.blocks:
+        h = block(h, time, torch.Size([N]))
+    return layer_norm(h, h.shape[-1:])
+
+
+def distance(a, b):
+    return float((a - b).detach().norm() / b.detach().norm())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_blocks_and_their_gradients(shape):
+    body, h, time = case(shape)
+    tolerance = 1e-5 if DEVICE == "cpu" else 2e-3  # tensor cores round products of float32
+    found, expected = fused(body, h, time), plain(body, h, time)
+    assert distance(found, expected) < tolerance
+    probe = torch.randn_like(found)
+    inputs = [h, *body.blocks.parameters()]
+    gradients = [torch.autograd.grad((x * probe).sum(), inputs, retain_graph=True) for x in (found, expected)]
+    for name, a, b in zip(["h", *dict(body.blocks.named_parameters())], *gradients, strict=True):
+        assert distance(a, b) < 5 * tolerance, name
+        assert bool(b.any()), name
+
+
+def test_without_gradients_nothing_is_kept():
+    body, h, time = case(SHAPES[0])
+    with torch.no_grad():
+        found = fused(body, h, time)
+    assert found.grad_fn is None
+    assert distance(found, plain(body, h, time)) < 2e-3
+
+
+def test_more_states_than_chunks(monkeypatch):
+    """The gradient of the weights is summed in chunks, the last of which is not full."""
+    monkeypatch.setattr(kernels, "CHUNKS", 2)
+    test_blocks_and_their_gradients(SHAPES[0])
+
+
+def test_neighbours_are_those_of_a_torus():
+    near = kernels.neighbours(2, 3, 3, torch.device("cpu"))
+    assert near.shape == (9, 6)
+    assert near[4].tolist() == [0, 1, 2, 3, 4, 5]
+    assert near[5].tolist() == [1, 2, 0, 4, 5, 3]  # to the right
+    assert near[1].tolist() == near[7].tolist() == [3, 4, 5, 0, 1, 2]  # up is down on two rows
+    for k in range(9):  # the opposite of neighbour k is neighbour 8 − k
+        assert near[8 - k][near[k].long()].tolist() == list(range(6))
+
+
+def test_a_network_uses_them_where_its_blocks_are_rounded(monkeypatch):
+    """Also with an axis for symmetries, over which t broadcasts."""
+    body, _, _ = case(SHAPES[1])
+    torch.nn.init.normal_(body.get_parameter("heads.0.linear.weight"))
+    state, t = {"s": torch.randint(0, 3, (2, N, 5, 3), device=DEVICE)}, torch.rand(N, device=DEVICE)
+    monkeypatch.setattr(LatticeConv, "_block_dtype", lambda self: torch.float32)
+    expected, used, plain_blocks = body(state, t)["s"], [], kernels.normalised_blocks
+
+    def blocks(h, *given):  # the interpreter knows no bfloat16
+        used.append(h.dtype)
+        return plain_blocks(h if DEVICE == "cuda" else h.float(), *given)
+
+    monkeypatch.setattr(kernels, "normalised_blocks", blocks)
+    monkeypatch.setattr(LatticeConv, "_block_dtype", lambda self: torch.bfloat16)
+    assert 0 < distance(body(state, t)["s"], expected) < 0.03
+    assert used == [torch.bfloat16]
+    monkeypatch.setattr(lattice, "_kernels", lambda: None)
+    assert 0 < distance(body(state, t)["s"], expected) < 0.03
+    assert len(used) == 1
+
+
+def test_other_widths_do_without(monkeypatch):
+    body, _, _ = case((4, 4, 24, 3))
+    monkeypatch.setattr(LatticeConv, "_block_dtype", lambda self: torch.bfloat16)
+    monkeypatch.setattr(kernels, "normalised_blocks", None)
+    state, t = {"s": torch.randint(0, 3, (N, 4, 4), device=DEVICE)}, torch.rand(N, device=DEVICE)
+    assert body(state, t)["s"].shape == (N, 4, 4, 2)
