@@ -90,7 +90,7 @@ def judge(out: Path, results: Path, *, repeats: int, device: str, jobs: int, not
             ess = "" if record["ess"] is None else f"ESS {record['ess']:.3f}  log Z {record['log_z']:.4f}  "
             print(f"{folder.name:<36}{ess}{values}   paper {record['paper']}", flush=True)
             results.parent.mkdir(parents=True, exist_ok=True)
-            results.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+            results.write_text(json.dumps(records, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return 0
 
 

@@ -242,7 +242,7 @@ def test_what_it_needs_is_named(poor):
         mixed.sample(32, smc=SMC())
     with pytest.raises(ValueError, match="n must be a multiple of the 16 groups of smc, got 33"):
         poor.sample(33, smc=SMC())
-    wrong: list[dict[str, Any]] = [{"threshold": 0.0}, {"threshold": 1.5}, {"groups": 0}, {"moves": -1}]
+    wrong: list[dict[str, Any]] = [{"threshold": 0.0}, {"threshold": 1.5}, {"groups": 1}, {"moves": -1}]
     for options in wrong:
         with pytest.raises(ValueError, match=next(iter(options))):
             SMC(**options)

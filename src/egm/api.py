@@ -160,7 +160,7 @@ def resume(
     if state is not None:
         trainer.load_state_dict(state)
         if steps is not None or time_limit is not None:
-            trainer.method.extend()
+            trainer.extend()
         run.forget_metrics_after(trainer.step)
     else:  # from the beginning, with the energy calls of the check that `fit` makes
         run.forget_metrics_after(-1)

@@ -84,6 +84,7 @@ def evaluate(
         for repeat in range(repeats):
             drawn = sampler.sample(RESAMPLE_FROM * n if weighted else n, seed=derive_seed(seed, 2 * repeat))
             reference = target.exact_sample(n, seed=derive_seed(seed, 2 * repeat + 1))
+            weighted = weighted and drawn.log_weights is not None  # a flow's map may have turned out to fold
             sets = [(raw, {name: x[:n] for name, x in drawn.state.items()})]
             if weighted:
                 sets.append((resampled, drawn.resample(n, seed=derive_seed(seed, 2 * repeats + repeat))))

@@ -46,8 +46,8 @@ class SMC:
     def __post_init__(self) -> None:
         if not 0 < self.threshold <= 1:
             raise ValueError(f"threshold is a fraction of the draws and lies in (0, 1], got {self.threshold}")
-        if self.groups < 1 or self.moves < 0:
-            raise ValueError(f"groups must be at least 1 and moves at least 0, got {self.groups} and {self.moves}")
+        if self.groups < 2 or self.moves < 0:  # one group has no error bar
+            raise ValueError(f"groups must be at least 2 and moves at least 0, got {self.groups} and {self.moves}")
 
     def move(self, target: Target, latent: State, generator: torch.Generator) -> State:
         """The final draws after `moves` steps of the kernel."""

@@ -1,5 +1,6 @@
-"""Runs of EGM-SP that stop by themselves: they say so, and train on when they are given more."""
+"""Runs of EGM-SP that come to an end by themselves: they say so, end well, and train on when they are given more."""
 
+import math
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 import egm
 from egm.cli import main
 from egm.methods.self_proposal import SelfProposal
-from egm.train.trainer import Trainer
+from egm.train.trainer import LAST_PART, Trainer
 from training import SMALL_SP, Recorder, metrics_of, state_of
 
 ROUNDS, INNER = 2, 6  # patience, and gradient steps a round
@@ -16,7 +17,8 @@ OPTIONS: dict[str, Any] = {
     **SMALL_SP,
     **{"refresh": 200, "buffer": 400, "learning_rate": 1e-5, "patience": ROUNDS, "inner_steps": INNER},
 }
-MESSAGE = "stopped at step {}: the effective sample size no longer improves"
+MESSAGE = "the effective sample size no longer improves at step {}: the last part begins"
+SEEN = 2 * ROUNDS * INNER  # steps after which a judgement is possible
 
 
 def bell(x):
@@ -41,10 +43,10 @@ class Listener(Recorder):
 
 @pytest.fixture
 def stopped(tmp_path):
-    """A run that had 300 steps, and stopped."""
+    """A run that had 300 steps, and ended before."""
     egm.fit(target(), steps=300, out=tmp_path / "run", **OPTIONS)
     step = state_of(tmp_path / "run")["step"]
-    assert 2 * ROUNDS * INNER <= step < 300
+    assert SEEN <= step < 300
     return tmp_path / "run", step
 
 
@@ -55,14 +57,31 @@ def test_the_end_is_announced(tmp_path, monkeypatch):
         egm.fit(target(), steps=steps, out=run, **{**OPTIONS, "patience": patience})
         step = state_of(run)["step"]
         assert (step < steps) == bool(patience)
-        assert progress.said == ([MESSAGE.format(step)] if patience else [])
         assert progress.rows[-1]["step"] == step  # the log is complete
+        assert [text.partition(" at step ")[0] for text in progress.said] == [MESSAGE.partition(" at step ")[0]][
+            : bool(patience)
+        ]
+        if patience:
+            said = int(progress.said[0].split("at step ")[1].partition(":")[0])
+            assert said >= SEEN
+            assert step == math.ceil(said / LAST_PART - 1e-9)
+
+
+def test_the_last_part_has_small_rates_and_an_average(tmp_path, monkeypatch):
+    """As at the end of any run, however early it comes."""
+    egm.fit(target(), steps=100_000, out=tmp_path, **{**OPTIONS, "learning_rate": 1e-3, "log_every": 1})
+    state, rates = state_of(tmp_path), [float(row["learning_rate"]) for row in metrics_of(tmp_path)]
+    last = math.floor(state["step"] * LAST_PART)
+    assert state["step"] < 1000
+    assert min(rates[: last - 1]) > 0.99e-3
+    assert max(rates[last + 1 :]) < 0.12e-3
+    assert rates[-1] < 2e-5
+    assert int(state["average"]["n_averaged"]) == pytest.approx(state["step"] - last, abs=1)
 
 
 def test_fit_shows_it_and_is_silent_when_asked(capsys):
     egm.fit(target(), steps=300, **{**OPTIONS, "progress": True})
     said = capsys.readouterr()
-    assert "stopped at step" in said.err
     assert "no longer improves" in said.err
     assert said.out == ""
     egm.fit(target(), steps=300, **OPTIONS)
@@ -83,24 +102,24 @@ def steps_of(monkeypatch):
 
 @pytest.mark.parametrize("more", [{"steps": 600}, {"time_limit": 1000.0}], ids=["steps", "seconds"])
 def test_a_run_that_is_given_more_trains_on(stopped, monkeypatch, capsys, more):
-    """For as many rounds as a judgement needs; then it stops again."""
+    """For as many rounds as a judgement needs, and a last part; then it ends again."""
     run, before = stopped
     taken = steps_of(monkeypatch)
     egm.resume(run, target=target(), **more)
     after = state_of(run)["step"]
     assert taken == list(range(before, after))
-    assert before + 2 * ROUNDS * INNER <= after < 600
-    assert MESSAGE.format(after) in capsys.readouterr().err
+    assert before + SEEN <= after < 600
+    assert "no longer improves" in capsys.readouterr().err
     assert [int(row["step"]) for row in metrics_of(run)][-1] == after
     assert state_of(run)["method"]["b"] == 1
 
 
-def test_a_run_that_is_given_nothing_stays_finished_and_says_so(stopped, monkeypatch, capsys):
+def test_a_run_that_is_given_nothing_stays_finished(stopped, monkeypatch):
     run, before = stopped
     taken = steps_of(monkeypatch)
     egm.resume(run, target=target())
     assert taken == []
-    assert MESSAGE.format(before) in capsys.readouterr().err
+    assert state_of(run)["step"] == before
 
 
 def test_an_extended_run_remembers_everything_but_its_history(stopped, monkeypatch):
@@ -113,6 +132,7 @@ def test_an_extended_run_remembers_everything_but_its_history(stopped, monkeypat
 
     monkeypatch.setattr(Trainer, "train", keep)
     egm.resume(run, target=target(), steps=600, progress=False)
+    assert saved["share"] < 1 == found["share"]
     assert len(saved["method"]["history"]) == 2 * ROUNDS
     assert found["method"]["history"] == []
     assert torch.equal(found["method"]["b"], saved["method"]["b"])
@@ -129,7 +149,8 @@ def test_the_command_line_trains_on(tmp_path, monkeypatch, capsys):
     command = ["train", "ising", "--target.size", "3", "--target.beta", "0.4", *small, "--inner_steps", "5"]
     assert main([*command, "--steps", "50", "--device", "cpu", "--out", "a"]) == 0
     assert MESSAGE.format(5) in capsys.readouterr().err
+    assert state_of("a")["step"] == 7  # a quarter more
     assert main(["train", "--resume", "a", "--evaluate", "false"]) == 0
-    assert state_of("a")["step"] == 5
+    assert state_of("a")["step"] == 7
     assert main(["train", "--resume", "a", "--evaluate", "false", "--steps", "60"]) == 0
-    assert state_of("a")["step"] == 10
+    assert state_of("a")["step"] > 10

@@ -256,6 +256,6 @@ def test_checkpoints_hold_tensors_and_numbers_alone(tmp_path):
     state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert set(state) == {
         *("step", "seconds", "energy_calls", "score_calls", "modules", "average", "optimizer", "buffer", "generator"),
-        *("device", "method", "error", "pending", "pending_steps"),
+        *("device", "method", "error", "pending", "pending_steps", "share"),
     }
     assert set(state["modules"]) == {"network", "energy_model", "energy_average"}

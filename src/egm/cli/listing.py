@@ -70,7 +70,7 @@ def _options(cls: type[Any]) -> str:
 def _recipes() -> None:
     rows = []
     for name in recipes.names():
-        stated = {method: recipes.published(name, method) for method in recipes.methods(name)}
+        stated = {method: recipes.published(name, method) for method in recipes.methods(name) if method != "egm-sp"}
         numbers = {m: ", ".join(f"{metric} {mean:g}" for metric, (mean, _) in s.items()) for m, s in stated.items()}
         shown = "; ".join(f"{method} {text}" for method, text in numbers.items() if text)
         rows.append([name, recipes.read(name)["target"], shown])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from pathlib import Path
@@ -74,8 +75,16 @@ def write_results(folder: Path, sampler: Sampler, comparison: dict[str, Any]) ->
         **{name: started.get(name) for name in ("hardware", "torch", "commit")},
         "command": notes.get("command"),
     }
+    record = _finite(record)
     run.write_results(record)
     return record
+
+
+def _finite(value: Any) -> Any:
+    """A record without infinities and NaN, which JSON has no words for."""
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _number(text: str | None) -> float | int | None:

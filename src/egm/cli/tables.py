@@ -31,7 +31,8 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> N
 def show_metrics(record: Mapping[str, Any], published: Mapping[str, Sequence[float | None]]) -> None:
     """Print what an evaluation found: value ± spread over repeats, floor, and the paper's number where it has one."""
     weighted = record["resampled"] is not None
-    columns = ["metric", "value", *(["resampled"] if weighted else []), "floor", *(["paper"] if published else [])]
+    paper = "paper (egm-bs)" if record["method"] == "egm-sp" else "paper"
+    columns = ["metric", "value", *(["resampled"] if weighted else []), "floor", *([paper] if published else [])]
     rows = []
     for name, score in record["metrics"].items():
         row = [name, _with_spread(score["mean"], score["std"])]
@@ -42,7 +43,7 @@ def show_metrics(record: Mapping[str, Any], published: Mapping[str, Sequence[flo
     title = f"{record['target']} by {record['method']}: {record['repeats']} × {record['n']} draws on either side"
     show(title, columns, rows)
     if weighted:
-        bounds = f"ELBO {record['elbo']:.3f}" + ("" if record["eubo"] is None else f", EUBO {record['eubo']:.3f}")
+        bounds = ", ".join(f"{x.upper()} {record[x]:.3f}" for x in ("elbo", "eubo") if record[x] is not None)
         exact = "" if record["log_z_exact"] is None else f" (exactly {record['log_z_exact']:.4f})"
         print(f"ESS {record['ess']:.3f}, log Z {record['log_z']:.4f} ± {record['log_z_stderr']:.4f}{exact}, {bounds}")
 

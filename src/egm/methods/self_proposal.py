@@ -39,9 +39,9 @@ from egm.spaces import State
 from egm.train.buffer import ReplayBuffer
 from egm.train.guard import EnergyGuard
 
-HALVINGS = 30  # of the interval in which b or γ is looked for
+GRID, HALVINGS = 64, 30  # intervals in which b or γ is looked for, and halvings of one of them
 FLATTEST = 1e-6  # γ
-LEAST = 0.5  # of `ess_target`, that the weights in the buffer have
+LEAST = 0.5  # of the effective sample size that is wanted
 IMPROVEMENT = 1e-3  # of the effective sample size that counts as one
 
 
@@ -51,8 +51,8 @@ class SPOptions:
 
     Attributes:
         ess_target: effective sample size (a fraction) that a round's weights keep while b moves towards 1.
-        patience: rounds; training stops when b = 1 and the mean ESS over so many rounds is not above that of as many
-            before. 0 for never.
+        patience: rounds; training comes to its last part when b = 1 and the mean ESS over so many rounds is not above
+            that of as many before. 0 for never.
     """
 
     ess_target: float = 0.4
@@ -89,6 +89,7 @@ class SelfProposal(Method):
         device = next(network.parameters()).device
         self.b = torch.zeros((), dtype=torch.float64, device=device)
         self.ess = torch.ones((), dtype=torch.float64, device=device)  # of the last round, at its b
+        self.power = torch.ones((), dtype=torch.float64, device=device)  # γ
         self._history: list[Tensor] = []  # of (b, ess)
         self._cumulative = torch.zeros(0)  # of the weights in the buffer
 
@@ -113,8 +114,8 @@ class SelfProposal(Method):
         """The weights of what the buffer holds, at the present b; rounds count alike, each estimates the same Z_b."""
         log_w = log_weights(buffer.held[".terms"], self.b)
         flat = torch.full_like(self.b, FLATTEST)
-        power = _largest(lambda power: power * log_w, flat, LEAST * self.options.ess_target)
-        cumulative = torch.softmax(power * log_w, 0).cumsum(0)
+        self.power.copy_(_largest(lambda power: power * log_w, flat, LEAST * self.options.ess_target))
+        cumulative = torch.softmax(self.power * log_w, 0).cumsum(0)
         if len(self._cumulative) != len(cumulative):
             self._cumulative = cumulative
         else:
@@ -156,7 +157,8 @@ class SelfProposal(Method):
                 sites = part.active(x_t[name]) / left
             total = total + variable_loss(process, x_t[name], t, x, output[name], sites=sites).mean()
         self.measure_error(x_1, output, t)
-        return {"loss": total, "sampler_loss": total.detach(), "ess": self.ess.clone(), "b": self.b.clone()}
+        state = {"ess": self.ess.clone(), "b": self.b.clone(), "power": self.power.clone()}
+        return {"loss": total, "sampler_loss": total.detach(), **state}
 
     def extend(self) -> None:
         """Wait for an improvement anew."""
@@ -181,13 +183,21 @@ def log_weights(terms: Tensor, b: Tensor) -> Tensor:
 
 
 def _largest(log_w: Callable[[Tensor], Tensor], least: Tensor, wanted: float) -> Tensor:
-    """The largest number between `least` and 1 at which weights have the effective sample size that is wanted, `least`
-    if there is none; by bisection, without waiting for the device.
+    """The largest number between `least` and 1 at which weights have the effective sample size that is wanted.
+
+    It need not fall steadily: a sampler that begins with the network of another run is best somewhere in between. So a
+    grid is looked at first, and the interval behind its last good number is bisected. Where none is good, it is the
+    best of them if that has half of what is wanted, or else `least`. Nothing waits for the device.
     """
-    low, high = least, torch.ones_like(least)
-    arrived = weight_ess(log_w(high)) >= wanted
+    share = torch.linspace(0, 1, GRID + 1, dtype=least.dtype, device=least.device)
+    grid = torch.lerp(least, torch.ones_like(least), share)  # exact at both ends
+    ess = weight_ess(log_w(grid[:, None])).nan_to_num(0.0)
+    good = ess >= wanted
+    best = torch.where(ess.max() >= LEAST * wanted, ess.argmax(), 0)
+    last = torch.where(good.any(), (good * torch.arange(GRID + 1, device=least.device)).max(), best)
+    low, high = grid[last], grid[(last + good.any()).clamp(max=GRID)]
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
         enough = weight_ess(log_w(middle)) >= wanted
         low, high = torch.where(enough, middle, low), torch.where(enough, high, middle)
-    return torch.where(arrived, 1.0, low)
+    return low

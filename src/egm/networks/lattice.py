@@ -8,9 +8,10 @@ every site in one block, as long-range order needs. Outputs of a variable are re
 commutes with translations; a scalar is the plain sum over sites of one number a site (not divided by their number:
 energies are extensive), so it is invariant.
 
-On a GPU these blocks wait for memory, so float32 networks keep h in bfloat16 there. Its rounding (2⁻⁹) changes the
-sampler a little and its weights not at all: they are those of the logits that were drawn from. Scalars, whose rounding
-would grow with the lattice, are made in float32.
+On a GPU these blocks wait for memory, so float32 networks keep h in bfloat16 there (`egm.networks.lattice_kernels`) if
+all outputs are logits. Its rounding (2⁻⁹) changes the sampler a little and its weights not at all: they are those of
+the logits that were drawn from. Scalars, whose rounding would grow with the lattice, and means, which a flow
+differentiates, are made in float32.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ class LatticeConv(Body):
 
     def _block_dtype(self) -> torch.dtype:
         weight = self.blocks[0].get_parameter("conv")
-        rounded = weight.is_cuda and weight.dtype == torch.float32 and all(self.outputs.values())
+        logits = all(name in self.space.categorical for name in self.outputs)
+        rounded = weight.is_cuda and weight.dtype == torch.float32 and logits
         return torch.bfloat16 if rounded else weight.dtype
 
 

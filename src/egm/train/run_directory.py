@@ -151,7 +151,7 @@ class RunDirectory:
 
     def write_results(self, record: dict[str, Any]) -> None:
         """Write `results.json`."""
-        self._write("results.json", json.dumps(record, indent=1).encode())
+        self._write("results.json", json.dumps(record, indent=1, allow_nan=False).encode())
 
     def _write_metrics(self, columns: list[str], rows: list[dict[str, Any]]) -> None:
         stream = io.StringIO(newline="")

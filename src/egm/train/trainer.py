@@ -27,6 +27,8 @@ from egm.train.progress import Progress
 from egm.train.run_directory import RunDirectory
 from egm.train.signals import Stopped, held_back
 
+LAST_PART = 0.8  # of training, from where on it is not cut short
+
 
 class Diverged(ArithmeticError):
     """The parameters of a network are no longer finite numbers."""
@@ -76,6 +78,7 @@ class Trainer:
         self.captured = CapturedStep(self.gradient_step, self.generator, method.energy.target)
         self.drawing = CapturedStep(self._draw, self.generator, method.energy.target, what="the simulation")
         self.step, self.seconds, self._began = 0, 0.0, time.monotonic()
+        self.share = 1.0  # of the limit that is used
         self._counted_before = method.energy.target.energy_calls, method.energy.target.score_calls
         self.between_steps = True  # whether the state is one that a run can go on from
         self.score_is_due = False  # a checkpoint is written before the evaluation that belongs to it
@@ -96,11 +99,8 @@ class Trainer:
                     self.between_steps = False
                     if self.step % self.options.inner_steps == 0:
                         self.check()
-                        if self.method.finished():
-                            self.progress.say(
-                                f"stopped at step {self.step}: the effective sample size no longer improves"
-                            )
-                            break
+                        if self.progress_made() < LAST_PART and self.method.finished():
+                            self.begin_last_part()
                         self.method.refresh(self.buffer, self.draw())
                     self.set_learning_rates()
                     values = self.captured((self.buffer.filled, self.method.averaging))
@@ -171,9 +171,19 @@ class Trainer:
     def progress_made(self) -> float:
         """The share of training that is done, 0 to 1."""
         if self.steps is not None:
-            return self.step / self.steps
+            return self.step / (self.steps * self.share)
         self.seconds = time.monotonic() - self._began
-        return min(1.0, self.seconds / float(self.time_limit or 1))
+        return min(1.0, self.seconds / (float(self.time_limit or 1) * self.share))
+
+    def begin_last_part(self) -> None:
+        """More of the same would not help: let rates fall and averages form, a quarter as long as it took so far."""
+        self.share *= self.progress_made() / LAST_PART
+        self.progress.say(f"the effective sample size no longer improves at step {self.step}: the last part begins")
+
+    def extend(self) -> None:
+        """Use all of a new limit."""
+        self.share = 1.0
+        self.method.extend()
 
     # ------------------------------------------------------------------ what is said and saved
 
@@ -245,6 +255,7 @@ class Trainer:
         return {
             "step": self.step,
             "seconds": self.seconds,
+            "share": self.share,
             **self.calls(),
             "modules": {name: module.state_dict() for name, module in self.method.modules().items()},
             "method": self.method.state_dict(),
@@ -261,7 +272,7 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` gave."""
         target = self.method.energy.target
-        self.step, self.seconds = state["step"], state["seconds"]
+        self.step, self.seconds, self.share = state["step"], state["seconds"], state["share"]
         self._began = time.monotonic() - self.seconds
         self._counted_before = target.energy_calls - state["energy_calls"], target.score_calls - state["score_calls"]
         for name, module in self.method.modules().items():
