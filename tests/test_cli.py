@@ -20,9 +20,9 @@ from egm.train.options import TrainingOptions
 
 RECORD = {
     *("target", "method", "role", "overrides", "recipe", "seed", "n", "repeats", "metrics", "resampled", "ess"),
-    *("log_z", "log_z_stderr", "log_z_exact", "elbo", "eubo", "train_seconds", "concurrent", "steps", "energy_calls"),
-    *("score_calls", "eval_energy_calls", "peak_memory_gib", "symmetries", "dtype", "hardware", "torch", "commit"),
-    "command",
+    *("log_z", "log_z_stderr", "log_z_exact", "elbo", "eubo", "observables", "modes", "train_seconds", "concurrent"),
+    *("steps", "energy_calls", "score_calls", "eval_energy_calls", "peak_memory_gib", "symmetries", "dtype"),
+    *("hardware", "torch", "commit", "command"),
 }
 
 

@@ -1,5 +1,6 @@
 """Evaluation: exact draws score at the floor and untrained ones do not; draws are fresh; nothing is left behind."""
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,17 +10,29 @@ import torch
 
 import egm
 from egm import targets
+from egm.build import make_target
 from egm.draws import Draws
 from egm.evaluation import metrics_of, quick_scores
-from egm.metrics import floor
-from egm.metrics.floors import derive_seed
+from egm.metrics import floor, floors
+from egm.metrics.floors import derive_seed, floor_key, known_floor
 from egm.targets.base import Target
 from egm.train.run_directory import commit
 from training import SMALL, make_trainer, own_target
 
 RECORD = {
     *("target", "method", "seed", "n", "repeats", "metrics", "resampled", "ess", "log_z", "log_z_stderr", "elbo"),
-    *("eubo", "log_z_exact", "eval_energy_calls", "symmetries", "dtype", "hardware", "torch", "commit"),
+    *(
+        "eubo",
+        "log_z_exact",
+        "observables",
+        "modes",
+        "eval_energy_calls",
+        "symmetries",
+        "dtype",
+        "hardware",
+        "torch",
+        "commit",
+    ),
 }
 
 
@@ -110,6 +123,62 @@ def test_mean_and_spread_are_over_the_repeats():
     assert derive_seed(9, 12) not in [*sampler.seeds, *references]
     single = egm.evaluate(sampler, n=30, repeats=1, floor_pairs=2, metrics=["e_w1"])["metrics"]["e_w1"]
     assert single["std"] is None
+
+
+def test_observables_are_means_with_weights():
+    """Of draws of a wider law, with their weights and without; the least number of modes over the repeats."""
+    target = targets.GMM40()
+    wide = 30.0
+
+    def draw(n, seed):
+        x = wide * torch.randn(n, 2, generator=torch.Generator().manual_seed(seed))
+        return {"x": x.clamp(-60, 60)}
+
+    class Weighted(FakeSampler):
+        def why_unweighted(self):
+            return None
+
+        def sample(self, n, *, seed, weigh=True):
+            x = wide * torch.randn(n, 2, generator=torch.Generator().manual_seed(seed))
+            log_q = -(x / wide).square().sum(-1).double() / 2
+            return Draws(self.space, {"x": x}, log_weights=-target.energy(x=x).double() - log_q)
+
+    options: dict[str, Any] = {"n": 4000, "repeats": 6, "floor_pairs": 2, "metrics": ["e_w1"]}
+    plain = egm.evaluate(fake(target, draw), **options)
+    weighted = egm.evaluate(Weighted(target), **options)  # type: ignore[arg-type]
+    for found, close in ((weighted, True), (plain, False)):
+        x = {key: np.array(values) for key, values in found["observables"]["x"].items()}
+        assert (np.abs(x["mean"] - x["reference"]) < 5 * np.hypot(x["stderr"], 0.2)).all() == close
+        assert ((x["stderr"] > 0) & (x["stderr"] < 0.5)).all()
+    assert "mode" not in plain["observables"]
+    exact = egm.evaluate(fake(target), **options)
+    assert exact["modes"] == 40
+    assert plain["modes"] < 40
+
+
+def test_floors_that_ship_are_used(monkeypatch):
+    target = targets.GBRBM()
+    shipped = floor("e_w1", target, 30, pairs=3, seed=5)
+    stored = {floor_key("e_w1", target, 30): dataclasses.asdict(shipped)}
+    monkeypatch.setattr(floors, "_shipped", lambda: stored)
+    score = egm.evaluate(fake(target), n=30, repeats=2, floor_pairs=4, metrics=["e_w1"])["metrics"]["e_w1"]
+    assert (score["floor"], score["floor_pairs"]) == (shipped.mean, 3)
+    assert known_floor("e_w1", target, 31) is None
+    mine = egm.Target(target.space, lambda v, h: v.sum(-1), name=repr(target))
+    assert repr(mine) == repr(target)
+    assert known_floor("e_w1", mine, 30) is None
+
+
+@pytest.mark.parametrize("key", floors._shipped())
+def test_shipped_floors_are_right(key):
+    """From 200 pairs each, and in agreement with a few fresh ones."""
+    found = floors.Floor(**floors._shipped()[key])
+    assert (found.n, found.pairs) == (2000, 200)
+    target = make_target(key.partition(" of ")[2].rpartition(", n = ")[0])
+    assert known_floor(found.metric, target, 2000) == found
+    if target.reference_kind == "exact" and found.metric != "x_w2":
+        fresh = floor(found.metric, target, 2000, pairs=20, seed=77)
+        assert abs(fresh.mean - found.mean) < 5 * (fresh.stderr + found.stderr)
 
 
 def _reference_seeds(target, *, n, repeats, seed):

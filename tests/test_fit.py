@@ -149,6 +149,11 @@ def test_a_network_that_returns_something_else_is_told(change, error, expected):
         fit(network=Wrong(change))
 
 
+def test_a_network_needs_parameters():
+    with pytest.raises(ValueError, match="the network Identity has no parameters"):
+        fit(network=torch.nn.Identity())
+
+
 def test_networks_are_expressions_too(untrained):
     sampler = fit("egm-bs", network="ResidualMLP(width=16, depth=2)", energy_network="MLP")
     assert sampler.config["network"] == "ResidualMLP(width=16, depth=2, frequencies=0)"

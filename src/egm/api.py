@@ -336,6 +336,8 @@ def _expression(
 ) -> str:
     """How a network is written in a configuration, with all its options."""
     if isinstance(network, nn.Module):
+        if next(network.parameters(), None) is None:
+            raise ValueError(f"the network {type(network).__name__} has no parameters, so there is nothing to train")
         return f"user: {type(network).__name__}"
     with torch.random.fork_rng(devices=[]):  # the parameters of this one are not used
         return describe(make_body(target.space, outputs, network or default))

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from egm.metrics.floors import Floor, derive_seed, find_metric, floor
+from egm.draws import Draws
+from egm.metrics.floors import Floor, derive_seed, find_metric, floor, known_floor
+from egm.metrics.metrics import mode_count
 from egm.sampler import Sampler
 from egm.spaces import State
 from egm.targets.base import Target
@@ -18,6 +20,7 @@ from egm.train.run_directory import commit, hardware
 RESAMPLE_FROM = 5  # weighted draws behind each resampled one; the first of them are the raw draws
 QUICK_PAIRS = 20  # pairs behind the floor that is shown while training
 ASSIGNMENT_PAIRS = 20  # W2 of points takes a second for a pair
+MOST_ENTRIES = 64  # of an observable whose means are recorded
 
 
 def metrics_of(target: Target) -> list[str]:
@@ -61,14 +64,15 @@ def evaluate(
     """Score a sampler with fresh draws on both sides; the record that `results/*.json` is made of.
 
     Where draws have weights, `resampled` scores n states out of 5n weighted draws, and ESS, log Z and its bounds come
-    from the 5n draws of the first repeat.
+    from the 5n draws of the first repeat. `observables` are means over all draws of all repeats, with their weights,
+    and beside them those of the reference draws; `modes` is the least number of modes in a repeat's n raw draws.
 
     Args:
         sampler: what to judge.
         target: by default the sampler's own.
         n: draws on each side.
         repeats: independent evaluations; mean and standard deviation over them are reported.
-        floor_pairs: pairs of exact sets behind each floor (at most 20 for x_w2).
+        floor_pairs: pairs of exact sets behind each floor that does not ship with the package (at most 20 for x_w2).
         seed: of draws and references; never that of training.
         metrics: names, by default those that make sense for the target.
     """
@@ -78,7 +82,7 @@ def evaluate(
     names = metrics_of(target) if metrics is None else list(metrics)
     raw: dict[str, list[float]] = {name: [] for name in names}
     resampled: dict[str, list[float]] = {name: [] for name in names}
-    weighted = sampler.why_unweighted() is None
+    weighted, observed, modes = sampler.why_unweighted() is None, _Means(), []
     certificate: dict[str, float | None] = dict.fromkeys(("ess", "log_z", "log_z_stderr", "elbo", "eubo"))
     with _not_counted(target) as before:
         for repeat in range(repeats):
@@ -86,6 +90,9 @@ def evaluate(
             reference = target.exact_sample(n, seed=derive_seed(seed, 2 * repeat + 1))
             weighted = weighted and drawn.log_weights is not None  # a flow's map may have turned out to fold
             sets = [(raw, {name: x[:n] for name, x in drawn.state.items()})]
+            observed.add(target, drawn, reference)
+            if "mode" in target.observables(**reference):
+                modes.append(mode_count(target, _on_cpu(sets[0][1])))
             if weighted:
                 sets.append((resampled, drawn.resample(n, seed=derive_seed(seed, 2 * repeats + repeat))))
                 if repeat == 0:
@@ -95,7 +102,9 @@ def evaluate(
                     values[name].append(find_metric(name)(target, _on_cpu(state), reference))
         own = derive_seed(seed, 3 * repeats)  # exact draws that no repeat has seen
         pairs = {name: min(floor_pairs, ASSIGNMENT_PAIRS) if name == "x_w2" else floor_pairs for name in names}
-        floors = {name: floor(name, target, n, pairs=pairs[name], seed=own) for name in names}
+        floors = {
+            name: known_floor(name, target, n) or floor(name, target, n, pairs=pairs[name], seed=own) for name in names
+        }
         eval_calls = target.energy_calls - before
     config, body = sampler.config, getattr(sampler.network, "body", sampler.network)
     return {
@@ -108,6 +117,8 @@ def evaluate(
         "resampled": {name: _score(resampled[name], floors[name]) for name in names} if weighted else None,
         **certificate,
         "log_z_exact": target.log_z,
+        "observables": observed.record(),
+        "modes": min(modes, default=None),
         "eval_energy_calls": eval_calls,
         "symmetries": list(getattr(body, "symmetries", ())),
         "dtype": config.get("dtype"),
@@ -124,6 +135,34 @@ def _score(values: list[float], floor: Floor) -> dict[str, float | int | None]:
         "floor": floor.mean,
         "floor_pairs": floor.pairs,
     }
+
+
+class _Means:
+    """Means of a target's observables over repeats, of draws with their weights and of reference draws."""
+
+    def __init__(self) -> None:
+        self._draws: dict[str, list[torch.Tensor]] = {}
+        self._references: dict[str, list[torch.Tensor]] = {}
+
+    def add(self, target: Target, drawn: Draws, reference: State) -> None:
+        weights = None if drawn.log_weights is None else torch.softmax(drawn.log_weights, 0)
+        sets = ((self._draws, drawn.state, weights), (self._references, reference, None))
+        for means, state, shares in sets:
+            for name, x in target.observables(**state).items():
+                entries = x.reshape(len(x), -1).double()
+                if name != "mode" and entries.shape[1] <= MOST_ENTRIES:
+                    mean = entries.mean(0) if shares is None else shares.to(x.device) @ entries
+                    means.setdefault(name, []).append(mean.cpu())
+
+    def record(self) -> dict[str, dict[str, list[float]]]:
+        """Means and standard errors over repeats (zero for a single one)."""
+        found = {}
+        for name, repeats in self._draws.items():
+            values, references = torch.stack(repeats), torch.stack(self._references[name])
+            spread = values.std(0) / len(values) ** 0.5 if len(values) > 1 else torch.zeros_like(values[0])
+            parts = {"mean": values.mean(0), "stderr": spread, "reference": references.mean(0)}
+            found[name] = {key: [round(v, 6) for v in x.tolist()] for key, x in parts.items()}
+        return found
 
 
 @contextmanager

@@ -28,7 +28,11 @@ def sample(argv: list[str]) -> int:
     parser.add_argument("-n", "--n", type=Count, default=1000, help="how many draws")
     parser.add_argument("--seed", type=Seed, default=0, help="of the draws")
     parser.add_argument("--out", type=str | None, help="file to write, by default draws.npz in the run")
-    parser.add_argument("--steps", type=Count | None, help="of the simulation, by default those of the run")
+    parser.add_argument(
+        "--steps",
+        type=Count | None,
+        help="of the simulation; by default those of the run, and one for each site where all variables are masked",
+    )
     parser.add_argument("--batch_size", type=Count, default=10_000, help="draws simulated together")
     parser.add_argument("--target", type=str | None, help="module:function, to weigh draws for an energy of your own")
     parser.add_argument("--device", type=str, default="cpu", help="where to draw, cpu or cuda")

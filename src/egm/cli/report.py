@@ -63,7 +63,7 @@ def write_results(folder: Path, sampler: Sampler, comparison: dict[str, Any]) ->
         "n": comparison["n"],
         "repeats": comparison["repeats"],
         **{name: comparison[name] for name in ("metrics", "resampled", "ess", "log_z", "log_z_stderr")},
-        **{name: comparison[name] for name in ("log_z_exact", "elbo", "eubo")},
+        **{name: comparison[name] for name in ("log_z_exact", "elbo", "eubo", "observables", "modes")},
         "train_seconds": _number(cost.get("seconds")),
         "concurrent": notes.get("concurrent", 1),
         "steps": _number(cost.get("step")),

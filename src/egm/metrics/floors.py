@@ -6,9 +6,13 @@ sides, is at most 1.25 × a floor estimated from at least 200 pairs.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any
 
 import numpy as np
 
@@ -64,6 +68,13 @@ def floor(metric: str | Metric, target: Target, n: int = 2000, *, pairs: int = L
     return Floor(name, n, pairs, seed, float(np.mean(values)), float(np.std(values, ddof=1)), kind)
 
 
+def known_floor(metric: str, target: Target, n: int) -> Floor | None:
+    """The floor that ships with the package for a built-in target, if there is one (`benchmarks/floors.py`)."""
+    built_in = type(target) is not Target and type(target).__module__.startswith("egm.targets.")
+    stored = _shipped().get(floor_key(metric, target, n)) if built_in else None
+    return None if stored is None else Floor(**stored)
+
+
 def at_floor(values: Sequence[float], floor: Floor) -> bool:
     """Whether evaluations with fresh draws on both sides are at the floor; raises if there are too few to say."""
     if len(values) < LEAST_EVALUATIONS or floor.pairs < LEAST_PAIRS:
@@ -86,3 +97,13 @@ def find_metric(metric: str | Metric) -> Metric:
 def derive_seed(seed: int, index: int) -> int:
     """A seed of its own for each repetition: neighbouring seeds and indices do not share streams."""
     return int(np.random.SeedSequence([seed, index]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def floor_key(metric: str, target: Target, n: int) -> str:
+    """What a floor is called in the file that ships with the package."""
+    return f"{metric} of {target!r}, n = {n}"
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> dict[str, dict[str, Any]]:
+    return json.loads((resources.files("egm.metrics") / "floors.json").read_text(encoding="utf-8"))
