@@ -2,7 +2,7 @@
 
     python benchmarks/floors.py --jobs 2        some minutes for each target with real variables (x_w2)
 
-Floors that are there already are kept; delete `src/egm/metrics/floors.json` (or write {} into it) to begin anew.
+Floors that are there already are kept; write {} into `src/egm/metrics/floors.json` to begin anew.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from cells import Cell, main
 WITHOUT = ("--symmetries", "false")
 CELLS = [
     Cell("fast/ising5-b02", "egm-sp", 30),
-    Cell("fast/ising5-b04", "egm-sp", 30),
+    Cell("fast/ising5-b04", "egm-sp", 60),
     Cell("fast/ising10-b02", "egm-sp", 60),
     Cell("fast/ising10-b04", "egm-sp", 90),
     Cell("fast/ising15-b028", "egm-sp", 120),

@@ -1,6 +1,7 @@
 """The command line in-process: what it trains, writes and says."""
 
 import dataclasses
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import egm
 from cli_cases import ISING, OWN, TINY, TINY_SP, config_of, results_of
 from egm.build import OPTION_GROUPS, PATHS, PROCESSES, TARGETS
 from egm.cli import main
+from egm.cli.report import _finite
 from egm.methods.egm import EGMOptions
 from egm.networks import NETWORKS
 from egm.train.options import TrainingOptions
@@ -259,3 +261,10 @@ sampler = egm.fit(target, "egm", steps=1, batch_size=4, proposals=4, refresh=8, 
 assert sampler.sample(3)["x"].shape == (3, 1)
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_records_have_no_infinities():
+    """JSON has no words for them; null says that something is undefined."""
+    record = {"elbo": -math.inf, "n": 3, "metrics": {"e_w1": {"mean": math.nan}}, "values": [1.5, math.inf], "x": None}
+    expected = {"elbo": None, "n": 3, "metrics": {"e_w1": {"mean": None}}, "values": [1.5, None], "x": None}
+    assert _finite(record) == expected

@@ -156,6 +156,19 @@ def test_observables_are_means_with_weights():
     assert plain["modes"] < 40
 
 
+def test_draws_that_turn_out_to_have_no_weights():
+    """As of a flow whose map folds: they are scored as they are."""
+
+    class Folding(FakeSampler):
+        def why_unweighted(self):
+            return None
+
+    record = egm.evaluate(Folding(targets.GBRBM()), n=30, repeats=2, floor_pairs=2, metrics=["e_w1"])  # type: ignore[arg-type]
+    assert record["resampled"] is None
+    assert record["ess"] is None
+    assert record["metrics"]["e_w1"]["mean"] > 0
+
+
 def test_floors_that_ship_are_used(monkeypatch):
     target = targets.GBRBM()
     shipped = floor("e_w1", target, 30, pairs=3, seed=5)

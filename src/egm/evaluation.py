@@ -25,9 +25,8 @@ MOST_ENTRIES = 64  # of an observable whose means are recorded
 
 def metrics_of(target: Target) -> list[str]:
     """The metrics that make sense for a target: e_w1, and m_w1 (lattices) or x_w2 (real variables)."""
-    probe = target.space.reference_sample(2, generator=torch.Generator().manual_seed(0))
     names = ["e_w1"]
-    if "magnetization" in target.observables(**probe):
+    if "magnetization" in _observables_of(target):
         names.append("m_w1")
     if target.space.real:
         names.append("x_w2")
@@ -83,6 +82,7 @@ def evaluate(
     raw: dict[str, list[float]] = {name: [] for name in names}
     resampled: dict[str, list[float]] = {name: [] for name in names}
     weighted, observed, modes = sampler.why_unweighted() is None, _Means(), []
+    has_modes = "mode" in _observables_of(target)
     certificate: dict[str, float | None] = dict.fromkeys(("ess", "log_z", "log_z_stderr", "elbo", "eubo"))
     with _not_counted(target) as before:
         for repeat in range(repeats):
@@ -91,7 +91,7 @@ def evaluate(
             weighted = weighted and drawn.log_weights is not None  # a flow's map may have turned out to fold
             sets = [(raw, {name: x[:n] for name, x in drawn.state.items()})]
             observed.add(target, drawn, reference)
-            if "mode" in target.observables(**reference):
+            if has_modes:
                 modes.append(mode_count(target, _on_cpu(sets[0][1])))
             if weighted:
                 sets.append((resampled, drawn.resample(n, seed=derive_seed(seed, 2 * repeats + repeat))))
@@ -135,6 +135,12 @@ def _score(values: list[float], floor: Floor) -> dict[str, float | int | None]:
         "floor": floor.mean,
         "floor_pairs": floor.pairs,
     }
+
+
+def _observables_of(target: Target) -> list[str]:
+    """Names, found by looking at two states."""
+    probe = target.space.reference_sample(2, generator=torch.Generator().manual_seed(0))
+    return list(target.observables(**probe))
 
 
 class _Means:

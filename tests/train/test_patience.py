@@ -67,7 +67,7 @@ def test_the_end_is_announced(tmp_path, monkeypatch):
             assert step == math.ceil(said / LAST_PART - 1e-9)
 
 
-def test_the_last_part_has_small_rates_and_an_average(tmp_path, monkeypatch):
+def test_the_last_part_has_small_rates_and_an_average(tmp_path):
     """As at the end of any run, however early it comes."""
     egm.fit(target(), steps=100_000, out=tmp_path, **{**OPTIONS, "learning_rate": 1e-3, "log_every": 1})
     state, rates = state_of(tmp_path), [float(row["learning_rate"]) for row in metrics_of(tmp_path)]

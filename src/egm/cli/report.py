@@ -84,6 +84,8 @@ def _finite(value: Any) -> Any:
     """A record without infinities and NaN, which JSON has no words for."""
     if isinstance(value, dict):
         return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -170,6 +170,13 @@ def positive(**options: int) -> None:
             raise ValueError(f"{name} must be a positive whole number, got {value!r}")
 
 
+def not_negative(**options: int) -> None:
+    """Raise unless every option is a whole number from zero on."""
+    for name, value in options.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise ValueError(f"{name} must be a whole number that is not negative, got {value!r}")
+
+
 @torch.no_grad()
 def activation_bytes(network: nn.Module, x: State, t: Tensor) -> int:
     """Bytes of activations that are alive at once while a network is evaluated at x: four times its largest output."""

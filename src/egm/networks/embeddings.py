@@ -16,6 +16,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from egm.declarations import cached_tensor
 from egm.spaces import Space, State
 
 TIME_FEATURES = 64
@@ -71,8 +72,8 @@ class FlatReals(nn.Module):
 
 def sinusoids(x: Tensor, frequencies: int) -> Tensor:
     """(z, sin ω_k z, cos ω_k z) of every coordinate: [...] to [..., 1 + 2 · frequencies]."""
-    omega = 0.5 * math.pi * 2.0 ** torch.arange(frequencies, device=x.device, dtype=x.dtype)
-    angles = x[..., None] * omega
+    omega = tuple(0.5 * math.pi * 2**k for k in range(frequencies))
+    angles = x[..., None] * cached_tensor(omega, x.dtype, x.device)
     return torch.cat([x[..., None], angles.sin(), angles.cos()], -1)
 
 

@@ -5,8 +5,8 @@ With x = N(h) the normalised channels of each site, N(h) = (h − mean)/std, and
     z = Σ_k x[near_k] W_k + m G + u,        h' = h + silu(z) A,        x' = N(h'),
 
 near_k the sites' neighbours number k on the torus. Between blocks travel h and x in bfloat16 and the sums of x over
-tiles of sites in float32, so a block reads and writes each of them once; a chain of library calls moves six times as
-much, most of it in normalising and padding. Backwards, with ḡ the gradient of whatever g is,
+tiles of sites in float32, so a block reads and writes each of them once; a chain of library calls does so at every
+stage, and spends most of its time in normalising and padding. Backwards, with ḡ the gradient of whatever g is,
 
     h̄' ← h̄' + N'ᵀ(x̄' + m̄'/S),    z̄ = (h̄' Aᵀ) silu'(z),    x̄ = Σ_k z̄[near_{−k}] W_kᵀ,    W̄_k = Σ_sites x[near_k]ᵀ z̄,
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from egm.networks.base import Body, Head, positive
+from egm.networks.base import Body, Head, not_negative, positive
 from egm.networks.embeddings import TIME_FEATURES, FlatReals, FlatTokens, TimeEmbedding, join
 from egm.spaces import Space, State
 
@@ -67,8 +67,7 @@ class ResidualMLP(Body):
     ) -> None:
         super().__init__(space, outputs)
         positive(width=width, depth=depth)
-        if not isinstance(frequencies, int) or frequencies < 0:
-            raise ValueError(f"frequencies must be a whole number that is not negative, got {frequencies!r}")
+        not_negative(frequencies=frequencies)
         self.width, self.depth, self.frequencies = width, depth, frequencies
         self.tokens, self.time = FlatTokens(space), TimeEmbedding()
         self.reals = FlatReals(space, frequencies=frequencies)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, silu
 
-from egm.networks.base import Body, Head, positive
+from egm.networks.base import Body, Head, not_negative, positive
 from egm.networks.embeddings import TIME_FEATURES, TOKEN_FEATURES, TimeEmbedding, join, sinusoids
 from egm.networks.mlp import perceptron
 from egm.spaces import Categorical, Real, Space, State
@@ -43,8 +43,7 @@ class SiteMLP(Body):
     ) -> None:
         super().__init__(space, outputs)
         positive(width=width, depth=depth, site_width=site_width, site_depth=site_depth)
-        if not isinstance(frequencies, int) or frequencies < 0:
-            raise ValueError(f"frequencies must be a whole number that is not negative, got {frequencies!r}")
+        not_negative(frequencies=frequencies)
         self.width, self.depth, self.site_width, self.site_depth = width, depth, site_width, site_depth
         self.frequencies = frequencies
         self.time = TimeEmbedding()
