@@ -104,6 +104,25 @@ def test_losses_of_replayed_steps_move(recordings):
 
 
 @needs_cuda
+def test_a_dead_recording_does_not_spoil_the_next(recordings):
+    """Garbage collection in the middle of a recording would free it, which breaks the new one off."""
+    generator, target = torch.Generator("cuda"), own_target()
+
+    def step():
+        garbage = [[] for _ in range(5000)]  # enough for a collection
+        for cycle in garbage:
+            cycle.append(cycle)
+        return {"loss": torch.rand(2, generator=generator, device="cuda").sum()}
+
+    for _ in range(3):
+        captured = CapturedStep(step, generator, target)
+        captured.itself = captured  # type: ignore[attr-defined]
+        for _ in range(WARM_UP + 2):
+            captured("key")
+    assert len(recordings) == 3
+
+
+@needs_cuda
 def test_an_energy_that_waits_for_the_device_runs_without():
     def waits(x):
         return double_well(x) + 0.0 * float(x.sum())

@@ -7,8 +7,10 @@ that cannot be recorded (an energy that waits for the device, say) goes on as it
 
 from __future__ import annotations
 
+import gc
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -64,7 +66,7 @@ class CapturedStep:
         generators = (self._generator, torch.cuda.default_generators[self._generator.device.index])
         spares = [generator.clone_state() for generator in generators]
         try:
-            with torch.cuda.graph(graph):
+            with _no_collection(), torch.cuda.graph(graph):
                 values = self._step()
         except Exception as error:  # whatever went wrong, the plain step still works
             warnings.warn(
@@ -80,3 +82,15 @@ class CapturedStep:
             self._cost = self._target.energy_calls - before
             self._graph, self._key, self._values = graph, key, values
         self._target.energy_calls = before
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Garbage waits: a recording breaks off if another, dead one is freed in the middle of it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
