@@ -1,8 +1,9 @@
 """What the benchmarks of whole runs share: many `egm train` processes on one device, then their evaluation.
 
 Each cell is an `egm train --recipe … --time_limit …` command. Processes that share a GPU buy fewer steps with a time
-limit than one alone (`concurrent` in the results says how many there were). Evaluation uses fresh draws and fresh
-references, 20 times 2000 on each side, and never changes a run.
+limit than one alone: `--stretch` gives them more seconds, and `concurrent` in the results says how many there were.
+Evaluation uses fresh draws and fresh references, 20 times 2000 on each side, and never changes a run; records of other
+runs stay in the file of results.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ class Cell:
 
 def train(cells: list[Cell], out: Path, *, device: str, jobs: int, threads: int) -> int:
     """Run every cell for every seed, `jobs` processes at a time."""
-    runs = [(cell, seed) for cell in cells for seed in cell.seeds]
+    runs = [(cell, seed) for cell in sorted(cells, key=lambda cell: -cell.seconds) for seed in cell.seeds]
     start = partial(_train_one, out=out, device=device, concurrent=min(jobs, len(runs)), threads=threads)
     with ThreadPoolExecutor(jobs) as pool:
         failed = sum(pool.map(start, runs))
@@ -75,30 +75,37 @@ def _train_one(run: tuple[Cell, int], *, out: Path, device: str, concurrent: int
     return bool(done.returncode)
 
 
-def judge(out: Path, results: Path, *, repeats: int, device: str, jobs: int, note: str | None) -> int:
-    """Evaluate every run of a folder and write one list of records."""
-    records = []
+def judge(
+    out: Path, results: Path, only: list[str], *, jobs: int, device: str, note: str | None, options: dict[str, Any]
+) -> int:
+    """Evaluate the runs of a folder and put them into one list of records, in the place of older ones of the same."""
+    records = {_key(record): record for record in json.loads(results.read_text())} if results.exists() else {}
     folders = sorted(path.parent for path in out.glob("*/model.safetensors"))
+    folders = [folder for folder in folders if not only or folder.name.rpartition("-")[0] in only]
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        for folder, record in zip(
-            folders, pool.map(_judged, folders, repeat(repeats), repeat(device), repeat(note)), strict=True
-        ):
-            records.append(record)
+        judged = pool.map(partial(_judged, device=device, note=note, options=options), folders)
+        for folder, record in zip(folders, judged, strict=True):
+            records[_key(record)] = record
             values = "  ".join(
                 f"{k} {v['mean']:.3f} ± {v['std']:.3f} (floor {v['floor']:.3f})" for k, v in record["metrics"].items()
             )
             ess = "" if record["ess"] is None else f"ESS {record['ess']:.3f}  log Z {record['log_z']:.4f}  "
             print(f"{folder.name:<36}{ess}{values}   paper {record['paper']}", flush=True)
             results.parent.mkdir(parents=True, exist_ok=True)
-            results.write_text(json.dumps(records, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+            ordered = [records[key] for key in sorted(records)]
+            results.write_text(json.dumps(ordered, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return 0
 
 
-def _judged(folder: Path, repeats: int, device: str, note: str | None) -> dict[str, Any]:
+def _key(record: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(str(record[name]) for name in ("recipe", "method", "role", "seed"))
+
+
+def _judged(folder: Path, *, device: str, note: str | None, options: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     sampler = load(folder, device=device)
     return {
-        **write_results(folder, sampler, evaluate(sampler, repeats=repeats, seed=10_000)),
+        **write_results(folder, sampler, evaluate(sampler, seed=10_000, **options)),
         "paper": published(sampler.config),
         "note": note,
     }
@@ -113,7 +120,7 @@ def main(cells: list[Cell], description: str | None, *, note: str | None = None)
     one.add_argument("--device", default="cuda")
     one.add_argument("--jobs", type=int, default=64, help="runs at the same time")
     one.add_argument("--threads", type=int, default=1, help="of each run")
-    one.add_argument("--only", nargs="*", default=[], help="cells to run, such as gbrbm-egm-bs; all if left out")
+    one.add_argument("--stretch", type=float, default=1.0, help="factor of the seconds of every run")
     one.add_argument("--seeds", nargs="*", type=int, help="of those that the cells have; all if left out")
     two = commands.add_parser("evaluate")
     two.add_argument("out", type=Path)
@@ -121,11 +128,17 @@ def main(cells: list[Cell], description: str | None, *, note: str | None = None)
     two.add_argument("--repeats", type=int, default=20)
     two.add_argument("--device", default="cpu")
     two.add_argument("--jobs", type=int, default=1, help="runs to evaluate at the same time")
+    two.add_argument("--resample_from", type=int, default=5, help="draws behind a resampled one; 1 for none of those")
+    for command in (one, two):
+        command.add_argument("--only", nargs="*", default=[], help="cells, such as gbrbm-egm-bs; all if left out")
     values = parser.parse_args()
     if values.command == "evaluate":
-        options = {"repeats": values.repeats, "device": values.device, "jobs": values.jobs}
-        return judge(values.out, values.results, note=note, **options)
+        options = {"repeats": values.repeats, "resample_from": values.resample_from}
+        return judge(
+            values.out, values.results, values.only, jobs=values.jobs, device=values.device, note=note, options=options
+        )
     chosen = [cell for cell in cells if not values.only or cell.name in values.only]
+    chosen = [replace(cell, seconds=round(values.stretch * cell.seconds)) for cell in chosen]
     if values.seeds is not None:
         chosen = [replace(cell, seeds=tuple(s for s in cell.seeds if s in values.seeds)) for cell in chosen]
     return train(chosen, values.out, device=values.device, jobs=values.jobs, threads=values.threads)

@@ -84,6 +84,16 @@ def pareto_k_limit(n: int) -> float:
     return min(1 - 1 / math.log10(n), 0.7) if n > 1 else -math.inf
 
 
+def log_mean(log_w: NDArray[np.float64]) -> tuple[float, float]:
+    """Logarithm of the mean of weights [parts, size], and its standard error from the spread between parts."""
+    top = float(log_w.max())
+    if top == -math.inf:
+        return top, math.nan
+    means = np.exp(log_w - top).mean(1)
+    mean = float(means.mean())
+    return top + math.log(mean), float(means.std(ddof=1)) / mean / math.sqrt(len(means))
+
+
 def halves(log_weights: Tensor | ArrayLike, *, groups: int = 1) -> tuple[float, float, float]:
     """log Z of the first and the second half, and how many standard errors lie between them.
 
@@ -100,7 +110,7 @@ def halves(log_weights: Tensor | ArrayLike, *, groups: int = 1) -> tuple[float, 
     size, half = len(log_w) // parts, parts // 2
     if half < 2:
         return math.nan, math.nan, math.nan
-    found = [_log_mean(x.reshape(half, size)) for x in (log_w[: half * size], log_w[len(log_w) - half * size :])]
+    found = [log_mean(x.reshape(half, size)) for x in (log_w[: half * size], log_w[len(log_w) - half * size :])]
     (a, a_error), (b, b_error) = found
     if math.isinf(a) or math.isinf(b):
         return a, b, math.nan if a == b else math.inf
@@ -161,16 +171,6 @@ def _vector(log_weights: Tensor | ArrayLike) -> NDArray[np.float64]:
     if np.isnan(found).any() or (found == np.inf).any():
         raise ValueError("log_weights hold NaN or +inf; expected finite values, or −inf for weight zero")
     return found
-
-
-def _log_mean(log_w: NDArray[np.float64]) -> tuple[float, float]:
-    """Logarithm of the mean of weights [parts, size], and its standard error from the spread between parts."""
-    top = float(log_w.max())
-    if top == -math.inf:
-        return top, math.nan
-    means = np.exp(log_w - top).mean(1)
-    mean = float(means.mean())
-    return top + math.log(mean), float(means.std(ddof=1)) / mean / math.sqrt(len(means))
 
 
 def _pareto_shape(x: NDArray[np.float64]) -> float:

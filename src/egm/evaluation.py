@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from egm.diagnostics import log_mean, weight_ess
 from egm.draws import Draws
 from egm.metrics.floors import Floor, derive_seed, find_metric, floor, known_floor
 from egm.metrics.metrics import mode_count
@@ -17,7 +18,6 @@ from egm.spaces import State
 from egm.targets.base import Target
 from egm.train.run_directory import commit, hardware
 
-RESAMPLE_FROM = 5  # weighted draws behind each resampled one; the first of them are the raw draws
 QUICK_PAIRS = 20  # pairs behind the floor that is shown while training
 ASSIGNMENT_PAIRS = 20  # W2 of points takes a second for a pair
 MOST_ENTRIES = 64  # of an observable whose means are recorded
@@ -57,14 +57,15 @@ def evaluate(
     n: int = 2000,
     repeats: int = 20,
     floor_pairs: int = 200,
+    resample_from: int = 5,
     seed: int = 0,
     metrics: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Score a sampler with fresh draws on both sides; the record that `results/*.json` is made of.
 
-    Where draws have weights, `resampled` scores n states out of 5n weighted draws, and ESS, log Z and its bounds come
-    from the 5n draws of the first repeat. `observables` are means over all draws of all repeats, with their weights,
-    and beside them those of the reference draws; `modes` is the least number of modes in a repeat's n raw draws.
+    Where draws have weights, `resampled` scores n states out of more weighted draws, and ESS, log Z and ELBO come from
+    all draws of all repeats (EUBO from those of the first). `observables` are means over them, with their weights, and
+    beside them those of the reference draws; `modes` is the least number of modes in a repeat's n raw draws.
 
     Args:
         sampler: what to judge.
@@ -72,21 +73,25 @@ def evaluate(
         n: draws on each side.
         repeats: independent evaluations; mean and standard deviation over them are reported.
         floor_pairs: pairs of exact sets behind each floor that does not ship with the package (at most 20 for x_w2).
+        resample_from: weighted draws behind each resampled one; the first n of them are the raw draws. 1 leaves
+            `resampled` out, which suffices where the weights are nearly equal, and costs a fifth.
         seed: of draws and references; never that of training.
         metrics: names, by default those that make sense for the target.
     """
     target = target or sampler.target
     if target is None:
         raise ValueError("the sampler was loaded without its target; pass target=")
+    if repeats < 1 or resample_from < 1:
+        raise ValueError(f"repeats and resample_from must be at least 1, got {repeats} and {resample_from}")
     names = metrics_of(target) if metrics is None else list(metrics)
     raw: dict[str, list[float]] = {name: [] for name in names}
     resampled: dict[str, list[float]] = {name: [] for name in names}
     weighted, observed, modes = sampler.why_unweighted() is None, _Means(), []
     has_modes = "mode" in _observables_of(target)
-    certificate: dict[str, float | None] = dict.fromkeys(("ess", "log_z", "log_z_stderr", "elbo", "eubo"))
+    log_weights, eubo = [], None
     with _not_counted(target) as before:
         for repeat in range(repeats):
-            drawn = sampler.sample(RESAMPLE_FROM * n if weighted else n, seed=derive_seed(seed, 2 * repeat))
+            drawn = sampler.sample(resample_from * n if weighted else n, seed=derive_seed(seed, 2 * repeat))
             reference = target.exact_sample(n, seed=derive_seed(seed, 2 * repeat + 1))
             weighted = weighted and drawn.log_weights is not None  # a flow's map may have turned out to fold
             sets = [(raw, {name: x[:n] for name, x in drawn.state.items()})]
@@ -94,9 +99,10 @@ def evaluate(
             if has_modes:
                 modes.append(mode_count(target, _on_cpu(sets[0][1])))
             if weighted:
+                log_weights.append(drawn.log_weights)
+                eubo = drawn.eubo if repeat == 0 else eubo
+            if weighted and resample_from > 1:
                 sets.append((resampled, drawn.resample(n, seed=derive_seed(seed, 2 * repeats + repeat))))
-                if repeat == 0:
-                    certificate = {name: getattr(drawn, name) for name in certificate}
             for values, state in sets:
                 for name in names:
                     values[name].append(find_metric(name)(target, _on_cpu(state), reference))
@@ -106,6 +112,7 @@ def evaluate(
             name: known_floor(name, target, n) or floor(name, target, n, pairs=pairs[name], seed=own) for name in names
         }
         eval_calls = target.energy_calls - before
+    scored = weighted and resample_from > 1
     config, body = sampler.config, getattr(sampler.network, "body", sampler.network)
     return {
         "target": repr(target),
@@ -114,8 +121,8 @@ def evaluate(
         "n": n,
         "repeats": repeats,
         "metrics": {name: _score(raw[name], floors[name]) for name in names},
-        "resampled": {name: _score(resampled[name], floors[name]) for name in names} if weighted else None,
-        **certificate,
+        "resampled": {name: _score(resampled[name], floors[name]) for name in names} if scored else None,
+        **_certificate(log_weights if weighted else [], eubo),
         "log_z_exact": target.log_z,
         "observables": observed.record(),
         "modes": min(modes, default=None),
@@ -135,6 +142,16 @@ def _score(values: list[float], floor: Floor) -> dict[str, float | int | None]:
         "floor": floor.mean,
         "floor_pairs": floor.pairs,
     }
+
+
+def _certificate(log_weights: list[torch.Tensor], eubo: float | None) -> dict[str, float | None]:
+    """What the weights of all draws say; None where there are none."""
+    if not log_weights:
+        return dict.fromkeys(("ess", "log_z", "log_z_stderr", "elbo", "eubo"))
+    log_w = torch.cat(log_weights).cpu()
+    log_z, stderr = log_mean(log_w.numpy()[:, None])
+    ess, elbo = float(weight_ess(log_w)), float(log_w.mean())
+    return {"ess": ess, "log_z": log_z, "log_z_stderr": stderr, "elbo": elbo, "eubo": eubo}
 
 
 def _observables_of(target: Target) -> list[str]:

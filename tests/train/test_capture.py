@@ -106,7 +106,7 @@ def test_losses_of_replayed_steps_move(recordings):
 @needs_cuda
 def test_a_dead_recording_does_not_spoil_the_next(recordings):
     """Garbage collection in the middle of a recording would free it, which breaks the new one off."""
-    generator, target = torch.Generator("cuda"), own_target()
+    generator, target = torch.Generator("cuda:0"), own_target()
 
     def step():
         garbage = [[] for _ in range(5000)]  # enough for a collection
