@@ -1,0 +1,134 @@
+"""What EGM-SP has to reach, checked against records: a line for each run, and exit status 1 if one is missed.
+
+    python benchmarks/bars.py results/self_proposal.json
+    python benchmarks/bars.py results/self_proposal_cpu.json
+
+*At the floor* is what `egm.metrics.floors` says it is: 20 evaluations or more, on average at most 1.25 × the floor.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from egm.metrics.floors import LEAST_EVALUATIONS, TOLERANCE
+
+MOST_CALLS = 5_000_000
+MOST_SECONDS = 300
+SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What every run of a recipe has to reach.
+
+    Attributes:
+        ess: at least.
+        log_z: absolute error, at most.
+        raw: metrics that draws have at the floor as they are.
+        resampled: those that they have at the floor after resampling.
+        e_w1: of draws as they are, at most.
+        modes: at least, in 2000 draws.
+        observable: name, exact mean and tolerance of each of its entries.
+    """
+
+    ess: float
+    log_z: float | None = None
+    raw: tuple[str, ...] = ()
+    resampled: tuple[str, ...] = ()
+    e_w1: float | None = None
+    modes: int | None = None
+    observable: tuple[str, float, float] | None = None
+
+
+LATTICE = ("e_w1", "m_w1")
+GPU = {
+    "fast/ising5-b02": Bar(0.97, 0.01, LATTICE),
+    "fast/ising5-b04": Bar(0.97, 0.01, LATTICE),
+    "fast/ising10-b02": Bar(0.97, 0.01, LATTICE),
+    "fast/ising10-b04": Bar(0.97, 0.01, LATTICE),
+    "fast/ising15-b028": Bar(0.95, 0.01, ("e_w1",)),
+    "fast/gbrbm": Bar(0.90, 0.01, ("e_w1", "x_w2")),
+    "fast/jointmog": Bar(0.80, 0.01, ("e_w1",)),
+    "fast/jointdw4": Bar(0.60, resampled=("e_w1",), e_w1=0.30),
+    "fast/manywell": Bar(0.30, 0.05, resampled=("e_w1",), observable=("left", 0.1557, 0.01)),
+    "fast/gmm40": Bar(0.80, 0.02, ("x_w2",), modes=40),
+    # what others have published on these; a miss is a miss, and stays in the table
+    "fast/ising10-critical": Bar(0.97),
+    "fast/ising15-critical": Bar(0.66),
+    "fast/ising16-critical": Bar(0.93),
+    "fast/potts16-critical": Bar(0.87),
+}
+CPU = {"fast/gbrbm": Bar(0.70), "fast/ising5-b04": Bar(0.90)}
+
+
+def missed(record: dict[str, Any], bar: Bar, *, most_seconds: float = MOST_SECONDS) -> Iterator[str]:
+    """What a run does not reach, in words."""
+    if record["energy_calls"] > MOST_CALLS:
+        yield f"{record['energy_calls']} energy calls"
+    if record["train_seconds"] > most_seconds:
+        yield f"{record['train_seconds']} seconds"
+    if not record["ess"] or record["ess"] < bar.ess:
+        yield f"ESS below {bar.ess}"
+    if bar.log_z is not None and abs(record["log_z"] - record["log_z_exact"]) > bar.log_z:
+        yield f"log Z off by more than {bar.log_z}"
+    for names, scores, what in ((bar.raw, record["metrics"], ""), (bar.resampled, record["resampled"], "resampled ")):
+        for name in names:
+            if scores is None or record["repeats"] < LEAST_EVALUATIONS:
+                yield f"{what}{name} not evaluated {LEAST_EVALUATIONS} times"
+            elif scores[name]["mean"] > TOLERANCE * scores[name]["floor"]:
+                yield f"{what}{name} above the floor"
+    if bar.e_w1 is not None and record["metrics"]["e_w1"]["mean"] > bar.e_w1:
+        yield f"e_w1 above {bar.e_w1}"
+    if bar.modes is not None and record["modes"] < bar.modes:
+        yield f"{record['modes']} of {bar.modes} modes"
+    if bar.observable is not None:
+        name, exact, tolerance = bar.observable
+        furthest = max(abs(mean - exact) for mean in record["observables"][name]["mean"])
+        if furthest > tolerance:
+            yield f"{name} off by {furthest:.3f}"
+
+
+def line(record: dict[str, Any], problems: list[str]) -> str:
+    """A run in a line; distances as multiples of their floor."""
+    ratios = [f"{name} {score['mean'] / score['floor']:.2f}" for name, score in record["metrics"].items()]
+    ratios += [f"({name} {score['mean'] / score['floor']:.2f})" for name, score in (record["resampled"] or {}).items()]
+    exact = record["log_z_exact"]
+    error = "" if exact is None else f"{record['log_z'] - exact:+.4f}"
+    return (
+        f"{record['recipe']:<24}{record['role']:<10}{record['seed']:<3}{record['ess']:<7.3f}{error:<9}"
+        f"{record['train_seconds']:<7.0f}{record['concurrent']:<4}{record['energy_calls']:<10}{' '.join(ratios):<52}"
+        f"{'; '.join(problems) or 'reached'}"
+    )
+
+
+def main() -> int:
+    """Read a file of records and print a line for each."""
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    records = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    cpu = all(record["hardware"].startswith("CPU") for record in records)
+    bars, complete = CPU if cpu else GPU, True
+    print("recipe                  role      #  ESS    log Z    s      of  calls     distances / floor (resampled)")
+    seeds: dict[str, set[int]] = {recipe: set() for recipe in bars}
+    for record in records:
+        bar = bars.get(record["recipe"])
+        main_row = bar is not None and record["role"] == "main"
+        problems = list(missed(record, bar, most_seconds=61 if cpu else MOST_SECONDS)) if main_row else ["not judged"]
+        print(line(record, problems))
+        if main_row:
+            seeds[record["recipe"]].add(record["seed"])
+            complete = complete and not problems
+    for recipe, found in seeds.items():
+        if len(found) < SEEDS:
+            print(f"{recipe}: {len(found)} of {SEEDS} seeds")
+            complete = False
+    return 0 if complete else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
