@@ -57,7 +57,8 @@ GPU = {
     "fast/jointdw4": Bar(0.60, resampled=("e_w1",), e_w1=0.30),
     "fast/manywell": Bar(0.30, 0.05, resampled=("e_w1",), observable=("left", 0.1557, 0.01)),
     "fast/gmm40": Bar(0.80, 0.02, ("x_w2",), modes=40),
-    # what others have published on these; a miss is a miss, and stays in the table
+}
+PEERS = {  # the best that others have published; a miss stays in the table as a miss
     "fast/ising10-critical": Bar(0.97),
     "fast/ising15-critical": Bar(0.66),
     "fast/ising16-critical": Bar(0.93),
@@ -112,15 +113,16 @@ def main() -> int:
         sys.exit(__doc__)
     records = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     cpu = all(record["hardware"].startswith("CPU") for record in records)
-    bars, complete = CPU if cpu else GPU, True
+    wanted, complete = CPU if cpu else GPU, True
+    bars = wanted if cpu else wanted | PEERS
     print("recipe                  role      #  ESS    log Z    s      of  calls     distances / floor (resampled)")
-    seeds: dict[str, set[int]] = {recipe: set() for recipe in bars}
+    seeds: dict[str, set[int]] = {recipe: set() for recipe in wanted}
     for record in records:
         bar = bars.get(record["recipe"])
         main_row = bar is not None and record["role"] == "main"
         problems = list(missed(record, bar, most_seconds=61 if cpu else MOST_SECONDS)) if main_row else ["not judged"]
         print(line(record, problems))
-        if main_row:
+        if main_row and record["recipe"] in wanted:
             seeds[record["recipe"]].add(record["seed"])
             complete = complete and not problems
     for recipe, found in seeds.items():

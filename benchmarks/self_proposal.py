@@ -3,7 +3,9 @@
 python benchmarks/self_proposal.py train runs/sp --seeds 0 --jobs 1              one seed with the GPU to itself
 python benchmarks/self_proposal.py train runs/sp --seeds 1 2 --jobs 8 --stretch 2.5        the others share it
 python benchmarks/self_proposal.py evaluate runs/sp --results results/self_proposal.json --device cuda --jobs 8
-python benchmarks/bars.py results/self_proposal.json                             what was to be reached, and was
+python benchmarks/bars.py results/self_proposal.json
+
+Lattices need no resampled scores: `--resample_from 1` evaluates them in a fifth of the time.
 """
 
 from __future__ import annotations

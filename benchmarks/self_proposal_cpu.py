@@ -2,6 +2,8 @@
 
 python benchmarks/self_proposal_cpu.py train runs/cpu --device cpu --jobs 1 --threads 2
 python benchmarks/self_proposal_cpu.py evaluate runs/cpu --results results/self_proposal_cpu.json
+
+With a second process on the machine a minute buys less.
 """
 
 from __future__ import annotations
