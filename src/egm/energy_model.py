@@ -17,6 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from egm.networks.base import Scalar
 from egm.paths.discrete import Masked
 from egm.paths.product import ProductPath
 from egm.spaces import State
@@ -60,7 +61,8 @@ class EnergyModel(nn.Module):
 
     def forward(self, x_t: State, t: Tensor, *, network: nn.Module | None = None) -> Tensor:
         """E^φ_t(x_t), [...]; `network` takes the place of the one that is trained (its running average)."""
-        learned = self.offset + self.scale * (network or self.network)(x_t, t)
+        seen = x_t if isinstance(self.network, Scalar) else self._path.space.widened(x_t)
+        learned = self.offset + self.scale * (network or self.network)(seen, t)
         with torch.no_grad():
             known = self.known(x_t, t)
         return known + learned * unfinished(self._path, x_t) if self.forward_looking else known + learned

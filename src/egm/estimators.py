@@ -31,7 +31,8 @@ from egm.spaces import State
 
 Proposal = Literal["flat", "reference"]
 DRAW_TOGETHER = 128  # proposals drawn by one call, whatever the chunk: random numbers do not depend on memory
-TEMPORARIES = 6  # tensors of a proposal's size that are alive at once
+TEMPORARIES = 6  # tensors of a proposal's size that are alive at once, of at least
+TEMPORARY_BYTES = 4  # for each entry: symbols are few bytes, the random numbers that choose them are not
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ def estimate(
     """Estimate the marginal generator's parameters and the intermediate energy at latent states x_t.
 
     Args:
-        energy: E_r in latent coordinates, called with proposals [k, ..., *shape] and r; returns [k, ...].
+        energy: E_r in latent coordinates, called with proposals [k, ..., *shape] and r; returns [k, ...]. Symbols come
+            in narrow dtypes (`Space.narrowed`).
         path: the path of every variable.
         processes: the process of every variable; it says what is averaged.
         x_t: latent states [..., *shape].
@@ -84,6 +86,7 @@ def estimate(
     if isinstance(t, float) and isinstance(r, float) and not 0 <= t < r <= 1:
         raise ValueError(f"times must fulfil 0 <= t < r <= 1, got t={t} and r={r}")
     batch = path.space.batch_shape(x_t, latent=True)
+    x_t = path.space.narrowed(x_t)
     chunk = chunk_size(processes, x_t, count=count, memory=memory)
     most = max(1, memory // max(1, state_bytes * batch.numel()))  # proposals whose energy is asked for at once
     draw = path.propose if proposal == "flat" else path.propose_reference
@@ -130,7 +133,8 @@ def estimate(
 def chunk_size(processes: Mapping[str, Process[Any]], x_t: State, *, count: int, memory: int) -> int:
     """How many proposals of every state fit into `memory` bytes, a multiple of `DRAW_TOGETHER`."""
     bins = {name: process.bins if isinstance(process, Jump) else 1 for name, process in processes.items()}
-    each = TEMPORARIES * sum(x.numel() * x.element_size() * bins[name] for name, x in x_t.items())
+    sizes = {name: max(x.element_size(), TEMPORARY_BYTES) for name, x in x_t.items()}
+    each = TEMPORARIES * sum(x.numel() * sizes[name] * bins[name] for name, x in x_t.items())
     if each == 0:
         raise ValueError("the batch of states is empty")
     block = min(count, DRAW_TOGETHER)

@@ -99,6 +99,14 @@ class Space:
                 variable.check(state[name], name)
         return tuple(batch)
 
+    def narrowed(self, state: State) -> State:
+        """The same with symbols in as few bytes as will do (`Categorical.narrow`)."""
+        return {n: x.to(self.categorical[n].narrow) if n in self.categorical else x for n, x in state.items()}
+
+    def widened(self, state: State) -> State:
+        """The same with symbols as int64, which is what energies and networks of users see."""
+        return {n: x.long() if n in self.categorical else x for n, x in state.items()}
+
     def from_latent(self, latent: State) -> State:
         """x(z) for every real variable; symbols pass through."""
         return {n: v.from_latent(latent[n]) if isinstance(v, Real) else latent[n] for n, v in self.variables.items()}

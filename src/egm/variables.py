@@ -230,6 +230,11 @@ class Categorical:
         """The mask symbol."""
         return self.size
 
+    @property
+    def narrow(self) -> torch.dtype:
+        """uint8 where it holds the sum of any two symbols (mask included): proposals take an eighth of the bytes."""
+        return torch.uint8 if 2 * self.size <= torch.iinfo(torch.uint8).max else torch.int64
+
     @cached_property
     def sites(self) -> int:
         """Number of sites."""
@@ -257,13 +262,14 @@ class Categorical:
         *,
         generator: torch.Generator | None = None,
         device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.int64,
     ) -> Tensor:
-        """Independent uniform symbols, int64 of shape [*batch, *shape]."""
+        """Independent uniform symbols of shape [*batch, *shape]."""
         size = (*batch, *self.shape)
         if isinstance(self.n, int):
-            return torch.randint(self.n, size, generator=generator, device=device)
+            return torch.randint(self.n, size, generator=generator, device=device, dtype=dtype)
         u = torch.rand(size, generator=generator, device=device, dtype=torch.float64)
-        return (u * self.counts(u)).long()
+        return (u * self.counts(u)).to(dtype)
 
     def check(self, x: Tensor, name: str, *, masked: bool = False) -> None:
         """Raise if x is not a value of this variable; with `masked`, the mask symbol is legal too."""

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import layer_norm
 
+import egm.kernels
 from egm.networks import LatticeConv, lattice
 from egm.spaces import Categorical, Space
 
@@ -98,12 +99,54 @@ def test_a_network_uses_them_where_its_blocks_are_rounded(monkeypatch):
         return plain_blocks(h if DEVICE == "cuda" else h.float(), *given)
 
     monkeypatch.setattr(kernels, "normalised_blocks", blocks)
+    monkeypatch.setattr(kernels, "try_out", lambda *given: None)
     monkeypatch.setattr(LatticeConv, "_block_dtype", lambda self: torch.bfloat16)
     assert 0 < distance(body(state, t)["s"], expected) < 0.03
     assert used == [torch.bfloat16]
-    monkeypatch.setattr(lattice, "_kernels", lambda: None)
+    monkeypatch.setattr(egm.kernels, "_MISSING", {lattice.KERNELS})
     assert 0 < distance(body(state, t)["s"], expected) < 0.03
     assert len(used) == 1
+
+
+@pytest.mark.parametrize("direction", ["forwards", "backwards"])
+def test_kernels_that_do_not_compile_are_replaced_with_one_warning(monkeypatch, direction):
+    body, _, _ = case(SHAPES[1])
+    torch.nn.init.normal_(body.get_parameter("heads.0.linear.weight"))
+    state, t = {"s": torch.randint(0, 3, (N, 5, 3), device=DEVICE)}, torch.rand(N, device=DEVICE)
+    monkeypatch.setattr(LatticeConv, "_block_dtype", lambda self: torch.bfloat16)
+    monkeypatch.setattr(lattice, "_SEEN_TO_WORK", set())
+    monkeypatch.setattr(egm.kernels, "_MISSING", {lattice.KERNELS})
+    expected = body(state, t)["s"]
+    monkeypatch.setattr(egm.kernels, "_MISSING", set())
+
+    def broken(*given, **options):
+        raise RuntimeError("no C compiler\nand more")
+
+    if direction == "forwards":
+        monkeypatch.setattr(kernels, "normalised_blocks", broken)
+    else:
+        monkeypatch.setattr(torch, "zeros", zeros_in_float32(torch.zeros))  # the interpreter knows no bfloat16
+        monkeypatch.setattr(kernels, "_backward_weights", {(9, 4): broken})
+    with pytest.warns(RuntimeWarning, match=r"lattice_kernels do not work here.*\(no C compiler\)"):
+        found = body(state, t)["s"]
+    assert torch.equal(found, expected)
+    assert torch.equal(body(state, t)["s"], expected)  # without another warning
+
+
+def zeros_in_float32(zeros):
+    return lambda *shape, **options: zeros(*shape, **{**options, "dtype": torch.float32})
+
+
+def test_trying_out_is_forwards_and_backwards(monkeypatch):
+    seen, launch = [], kernels._launch
+    monkeypatch.setattr(torch, "zeros", zeros_in_float32(torch.zeros))
+    monkeypatch.setattr(
+        kernels, "_launch", lambda kernel, *given, **o: (seen.append(kernel), launch(kernel, *given, **o))
+    )
+    kernels.try_out((5, 3), 16, 3, torch.device(DEVICE))
+    assert set(seen) == {
+        kernels._forward, kernels._backward_sites, kernels._backward_neighbours, kernels._backward_weights
+    }  # fmt: skip
 
 
 def test_other_widths_do_without(monkeypatch):

@@ -269,9 +269,13 @@ class EGM(Method):
         )  # fmt: skip
 
     def _learned_energy(self, x_r: State, r: Any) -> Tensor:
+        """E^φ by its running average, once that has begun; on a GPU in bfloat16 (see `egm.networks.base.Head`)."""
         if self.energy_model is None or self.average is None:
             raise ValueError("EGM has no energy model")
-        return self.energy_model(x_r, r, network=self.average if self.averaging else None)
+        network, device = self.average if self.averaging else None, next(iter(x_r.values())).device.type
+        # without a cache: recorded steps must cast the weights anew
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda", cache_enabled=False):
+            return self.energy_model(x_r, r, network=network)
 
     def _site_energy(self, x_t: State, t: Tensor) -> Tensor:
         """E^φ of the single-site bootstrap; where that is all E^φ learns from, the target's energy of complete states.

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from egm.networks.base import Body, Head, positive
-from egm.networks.embeddings import TIME_FEATURES, TimeEmbedding
+from egm.networks.embeddings import TIME_FEATURES, SymbolEmbedding, TimeEmbedding
 from egm.spaces import Space, State
 
 RADIAL = 16  # Gaussian bumps over distances of up to six standard deviations of the reference law
@@ -50,7 +50,7 @@ class EGNN(Body):
         self.width, self.depth = width, depth
         self.time, self.radial = TimeEmbedding(), _Radial()
         self.start = nn.Linear(TIME_FEATURES, width)
-        self.tables = nn.ModuleList(nn.Embedding(v.size + 1, width) for v in space.categorical.values())
+        self.tables = nn.ModuleList(SymbolEmbedding(v.size + 1, width) for v in space.categorical.values())
         self.layers = nn.ModuleList(_Layer(width) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.pull = _Pairs(width) if self.positions in self.outputs else None

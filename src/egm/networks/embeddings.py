@@ -11,10 +11,12 @@ embed B times.
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from egm.declarations import cached_tensor
 from egm.spaces import Space, State
@@ -39,6 +41,13 @@ class TimeEmbedding(nn.Module):
         return torch.cat([angles.sin(), angles.cos()], -1)
 
 
+class SymbolEmbedding(nn.Embedding):
+    """A learned vector for each symbol and for the mask; symbols of any integer dtype."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input.int() if input.dtype == torch.uint8 else input)
+
+
 class FlatTokens(nn.Module):
     """The symbols of a state, embedded and laid side by side: [..., 4 · sites], so that sites stay distinct."""
 
@@ -46,13 +55,29 @@ class FlatTokens(nn.Module):
         super().__init__()
         self.sites = {name: variable.sites for name, variable in space.categorical.items()}
         # a list: names are the user's, and a ModuleDict refuses those of its own methods ("values", "type")
-        self.tables = nn.ModuleList(nn.Embedding(v.size + 1, TOKEN_FEATURES) for v in space.categorical.values())
+        self.tables = nn.ModuleList(SymbolEmbedding(v.size + 1, TOKEN_FEATURES) for v in space.categorical.values())
         self.features = TOKEN_FEATURES * sum(self.sites.values())
 
-    def forward(self, state: State, batch: torch.Size) -> list[Tensor]:
-        """One tensor [..., 4 · sites] for each categorical variable."""
-        pairs = zip(self.sites.items(), self.tables, strict=True)
-        return [table(state[name].reshape(*batch, sites)).flatten(-2) for (name, sites), table in pairs]
+    def project(self, state: State, batch: torch.Size, weight: Tensor) -> list[Tensor]:
+        """weight [width, features] times the embedded symbols: for each categorical variable its share [..., width].
+
+        Of few symbols, the product of weight and embedding is made for each of them once, as its difference to that of
+        the mask: a state is then one number for each symbol of each site, fewer than its embedding has.
+        """
+        parts: list[Tensor] = []
+        starts = itertools.accumulate((TOKEN_FEATURES * sites for sites in self.sites.values()), initial=0)
+        for (name, sites), table, start in zip(self.sites.items(), self.tables, starts, strict=False):
+            own, x = weight[:, start : start + TOKEN_FEATURES * sites], state[name].reshape(*batch, sites)
+            embedding, n = table.get_parameter("weight"), len(table.get_parameter("weight")) - 1
+            if n > TOKEN_FEATURES:
+                parts.append(linear(table(x).flatten(-2), own))
+                continue
+            each = own.unflatten(1, (sites, TOKEN_FEATURES)) @ embedding.T  # [width, sites, n + 1]
+            hidden = each[..., n]
+            symbols = torch.arange(n, device=x.device, dtype=x.dtype)
+            present = (x[..., None] == symbols).flatten(-2).to(working_dtype(weight))
+            parts.append(linear(present, (each[..., :n] - hidden[..., None]).flatten(1), hidden.sum(1)))
+        return parts
 
 
 class FlatReals(nn.Module):
@@ -75,6 +100,13 @@ def sinusoids(x: Tensor, frequencies: int) -> Tensor:
     omega = tuple(0.5 * math.pi * 2**k for k in range(frequencies))
     angles = x[..., None] * cached_tensor(omega, x.dtype, x.device)
     return torch.cat([x[..., None], angles.sin(), angles.cos()], -1)
+
+
+def working_dtype(weight: Tensor) -> torch.dtype:
+    """The dtype in which a linear layer computes: that of its weight, or autocast's."""
+    device = weight.device.type
+    rounded = torch.is_autocast_enabled(device) and weight.dtype == torch.float32
+    return torch.get_autocast_dtype(device) if rounded else weight.dtype
 
 
 def join(parts: list[Tensor]) -> Tensor:

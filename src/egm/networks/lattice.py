@@ -17,7 +17,6 @@ differentiates, are made in float32.
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -25,9 +24,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, layer_norm, linear, silu
 
+from egm.kernels import find_kernels, give_up
 from egm.networks.base import Body, Head, positive
-from egm.networks.embeddings import TIME_FEATURES, TimeEmbedding
+from egm.networks.embeddings import TIME_FEATURES, SymbolEmbedding, TimeEmbedding
 from egm.spaces import Categorical, Space, State
+
+KERNELS = "egm.networks.lattice_kernels"
+_SEEN_TO_WORK: set[tuple[Any, ...]] = set()
 
 
 class LatticeConv(Body):
@@ -61,7 +64,7 @@ class LatticeConv(Body):
         self.width, self.depth, self.kernel, self.grid = width, depth, kernel, grid
         self.time = TimeEmbedding()
         self.inputs = nn.ModuleList(
-            nn.Embedding(v.size + 1, width) if isinstance(v, Categorical) else nn.Linear(1, width)
+            SymbolEmbedding(v.size + 1, width) if isinstance(v, Categorical) else nn.Linear(1, width)
             for v in space.variables.values()
         )
         self.blocks = nn.ModuleList(_Block(width, kernel) for _ in range(depth))
@@ -69,6 +72,10 @@ class LatticeConv(Body):
         self.heads = nn.ModuleList(Head(width, shape[2:]) for shape in self.outputs.values())
 
     def forward(self, state: State, t: Tensor) -> State:
+        with torch.autocast(t.device.type, enabled=False):  # what is rounded is decided here
+            return self._outputs(state, t)
+
+    def _outputs(self, state: State, t: Tensor) -> State:
         batch = self.batch_shape(state, t)
         dtype, time = self._block_dtype(), self.time(t)
         embedded: list[Tensor] = []
@@ -85,27 +92,33 @@ class LatticeConv(Body):
     def _blocks(self, h: Tensor, time: Tensor, batch: torch.Size) -> Tensor:
         """N(h) after all blocks."""
         blocks = cast(Iterable[_Block], self.blocks)
-        if h.dtype == torch.bfloat16 and (kernels := _kernels()) is not None and self.width in kernels.WIDTHS:
+        if h.dtype == torch.bfloat16 and (kernels := self._kernels(h.device)) is not None:
             parts = [block.parts(time.expand(*batch, -1).reshape(len(h), -1)) for block in blocks]
             return kernels.normalised_blocks(h, parts, self.kernel)
         for block in blocks:
             h = block(h, time, batch)
         return layer_norm(h, h.shape[-1:])
 
+    def _kernels(self, device: torch.device) -> Any:
+        """`egm.networks.lattice_kernels` where they serve this network and have been seen to work, or None."""
+        kernels = find_kernels(KERNELS)
+        if kernels is None or self.width not in kernels.WIDTHS:
+            return None
+        key = (device, self.width, self.kernel, self.grid)
+        if key not in _SEEN_TO_WORK:  # forwards and backwards: a failure later on could not be helped
+            try:
+                kernels.try_out(self.grid, self.width, self.kernel, device)
+            except Exception as error:
+                give_up(KERNELS, error)
+                return None
+            _SEEN_TO_WORK.add(key)
+        return kernels
+
     def _block_dtype(self) -> torch.dtype:
         weight = self.blocks[0].get_parameter("conv")
         logits = all(name in self.space.categorical for name in self.outputs)
         rounded = weight.is_cuda and weight.dtype == torch.float32 and logits
         return torch.bfloat16 if rounded else weight.dtype
-
-
-@functools.cache
-def _kernels() -> Any:
-    """`egm.networks.lattice_kernels`, or None where there is no Triton."""
-    try:
-        return importlib.import_module("egm.networks.lattice_kernels")
-    except ImportError:
-        return None
 
 
 class _Block(nn.Module):

@@ -241,6 +241,15 @@ def normalised_blocks(h: Tensor, blocks: Sequence[Sequence[Tensor]], kernel: int
     return x.reshape(n, rows, columns, width)
 
 
+def try_out(grid: tuple[int, int], width: int, kernel: int, device: torch.device) -> None:
+    """A block forwards and backwards, on a few states of zeros; raises where a kernel cannot be compiled."""
+    with torch.enable_grad():
+        h = torch.zeros(WARPS, *grid, width, dtype=torch.bfloat16, device=device, requires_grad=True)
+        shapes = ((len(h), width), (width, width, kernel, kernel), (width, width), (width, width))
+        block = [torch.zeros(shape, device=device, requires_grad=True) for shape in shapes]
+        normalised_blocks(h, [block], kernel).sum().backward()
+
+
 @functools.lru_cache(maxsize=64)
 def neighbours(rows: int, columns: int, kernel: int, device: torch.device) -> Tensor:
     """The site at each offset of a kernel × kernel neighbourhood from each site of a torus, int32 [kernel², sites]."""

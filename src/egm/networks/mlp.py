@@ -11,10 +11,12 @@ written in place: these networks see hundreds of thousands of states at once.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
-from torch.nn.functional import silu
+from torch.nn.functional import linear, silu
 
 from egm.networks.base import Body, Head, not_negative, positive
 from egm.networks.embeddings import TIME_FEATURES, FlatReals, FlatTokens, TimeEmbedding, join
@@ -40,7 +42,8 @@ class MLP(Body):
 
     def forward(self, state: State, t: Tensor) -> State:
         batch = self.batch_shape(state, t)
-        h = self.first(join(self.tokens(state, batch) + self.reals(state, batch)))
+        reals = self.reals(state, batch)
+        h = first_layer(self.first, self.tokens, state, batch, join(reals) if reals else None)
         h = silu(h.add_(self.first_time(self.time(t))), inplace=True)
         for layer in self.hidden:
             h = silu(layer(h), inplace=True)
@@ -80,13 +83,22 @@ class ResidualMLP(Body):
 
     def forward(self, state: State, t: Tensor) -> State:
         batch = self.batch_shape(state, t)
-        tokens, reals = self.tokens(state, batch), self.reals(state, batch)
+        reals = self.reals(state, batch)
+        joined = join(reals) if reals else None
         if self.real_embedding is not None:
-            reals = [silu(self.real_embedding(join(reals)), inplace=True)]
-        h = self.first(join(tokens + reals)).add_(self.first_time(self.time(t)))
+            joined = silu(self.real_embedding(joined), inplace=True)
+        h = first_layer(self.first, self.tokens, state, batch, joined).add_(self.first_time(self.time(t)))
         for block in self.blocks:
             h = h + block(h)
         return {name: predictor(h) for name, predictor in zip(self.outputs, self.predictors, strict=True)}
+
+
+def first_layer(layer: nn.Linear, tokens: FlatTokens, state: State, batch: torch.Size, reals: Tensor | None) -> Tensor:
+    """W [tokens, reals] + b, [..., width]."""
+    parts = tokens.project(state, batch, layer.weight[:, : tokens.features])
+    if reals is not None:
+        parts.append(linear(reals, layer.weight[:, tokens.features :]))
+    return functools.reduce(Tensor.add_, parts).add_(layer.bias)
 
 
 def perceptron(width: int, last: nn.Module) -> nn.Sequential:

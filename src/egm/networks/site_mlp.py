@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, silu
 
 from egm.networks.base import Body, Head, not_negative, positive
-from egm.networks.embeddings import TIME_FEATURES, TOKEN_FEATURES, TimeEmbedding, join, sinusoids
+from egm.networks.embeddings import TIME_FEATURES, TOKEN_FEATURES, SymbolEmbedding, TimeEmbedding, join, sinusoids
 from egm.networks.mlp import perceptron
 from egm.spaces import Categorical, Real, Space, State
 
@@ -84,7 +84,7 @@ class _Reader(nn.Module):
     def __init__(self, variable: Real | Categorical, frequencies: int) -> None:
         super().__init__()
         self.sites = math.prod(variable.latent_shape)
-        self.tokens = nn.Embedding(variable.size + 1, TOKEN_FEATURES) if isinstance(variable, Categorical) else None
+        self.tokens = SymbolEmbedding(variable.size + 1, TOKEN_FEATURES) if isinstance(variable, Categorical) else None
         self.frequencies = frequencies
         self.features = TOKEN_FEATURES if self.tokens is not None else 1 + 2 * frequencies
 

@@ -101,10 +101,10 @@ def symmetrise(body: nn.Module, target_symmetries: Sequence[str]) -> nn.Module:
 
 
 def shifted(x: Tensor, n: int) -> Tensor:
-    """All shifts g_k x of symbols x [...], int64 [n, ...]; the mask symbol n stays.
+    """All shifts g_k x of symbols x [...], [n, ...] in their dtype; the mask symbol n stays.
 
     >>> shifted(torch.tensor([0, 1, 2, 3]), 3).tolist()
     [[0, 1, 2, 3], [1, 2, 0, 3], [2, 0, 1, 3]]
     """
-    k = torch.arange(n, device=x.device).reshape(n, *(1,) * x.ndim)
+    k = torch.arange(n, device=x.device, dtype=x.dtype).reshape(n, *(1,) * x.ndim)
     return torch.where(x == n, x, (x + k) % n)

@@ -13,15 +13,19 @@ for a known end point, p(x_1 | x_t) (the denoiser) for the marginal.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from egm.kernels import find_kernels, give_up
 from egm.paths.base import Path, Time
 from egm.paths.schedules import Polynomial, Schedule
 from egm.variables import Categorical
+
+KERNELS = "egm.paths.discrete_kernels"
 
 
 class DiscretePath(Path[Categorical]):
@@ -61,6 +65,15 @@ class DiscretePath(Path[Categorical]):
 
     def average(self, x_r: Tensor, weights: Tensor) -> Tensor:
         """Σ_k w_k δ(x_r^k = y), the table [..., *shape, alphabet] of end points [K, ..., *shape], weights [K, ...]."""
+        fitting = x_r.is_cuda and weights.is_floating_point() and weights.shape == self.batch_shape(x_r)
+        if fitting and (kernels := find_kernels(KERNELS)) is not None and self.alphabet <= kernels.MOST_SYMBOLS:
+            flat = x_r.reshape(len(x_r), -1, self.variable.sites)
+            try:
+                table = kernels.count(flat, weights.reshape(len(x_r), -1), self.alphabet)
+            except Exception as error:  # whatever went wrong, torch can do it
+                give_up(KERNELS, error)
+            else:
+                return table.reshape(*x_r.shape[1:], self.alphabet)
         weights = weights.reshape((*weights.shape, *(1,) * len(self.variable.shape)))
         # One symbol at a time: a one-hot tensor of all end points would be `alphabet` times as large.
         return torch.stack([(weights * (x_r == y)).sum(0) for y in range(self.alphabet)], -1)
@@ -85,7 +98,8 @@ class DiscretePath(Path[Categorical]):
         return values.flatten(values.ndim - len(self.variable.shape)).sum(-1) if self.variable.shape else values
 
     def _uniform(self, batch: Sequence[int], x: Tensor, generator: torch.Generator | None) -> Tensor:
-        return self.variable.uniform(batch, generator=generator, device=x.device)
+        """Uniform symbols in the dtype of x."""
+        return self.variable.uniform(batch, generator=generator, device=x.device, dtype=x.dtype)
 
 
 class Masked(DiscretePath):
@@ -109,12 +123,8 @@ class Masked(DiscretePath):
     def propose(
         self, x_t: Tensor, t: Time, r: Time = 1.0, *, count: int, generator: torch.Generator | None = None
     ) -> Tensor:
-        shape = (count, *x_t.shape)
-        symbols = self._uniform((count, *self.batch_shape(x_t)), x_t, generator)
         mask_weight, total = self._proposal_weights(x_t, t, r)
-        u = torch.rand(shape, generator=generator, device=x_t.device, dtype=total.dtype)
-        proposed = torch.where(u * total < mask_weight, self.variable.mask, symbols)
-        return torch.where(x_t == self.variable.mask, proposed, x_t)
+        return self._revealed(x_t, r, mask_weight / total, count=count, generator=generator)
 
     def log_normaliser(self, x_t: Tensor, t: Time, r: Time = 1.0) -> Tensor:
         rho = self.keep(*self.times(t, r, x_t))
@@ -126,10 +136,17 @@ class Masked(DiscretePath):
     ) -> Tensor:
         """A masked site is revealed with its probability (κ_r − κ_t)/(1 − κ_t), to a uniform symbol."""
         kappa_t, kappa_r = map(self.kappa, self.times(t, r, x_t))
+        return self._revealed(x_t, r, (1 - kappa_r) / (1 - kappa_t), count=count, generator=generator)
+
+    def _revealed(
+        self, x_t: Tensor, r: Time, hidden: Tensor, *, count: int, generator: torch.Generator | None
+    ) -> Tensor:
+        """`count` times x_t with its masked sites uniform, or still masked with the probability `hidden`."""
         symbols = self._uniform((count, *self.batch_shape(x_t)), x_t, generator)
-        u = torch.rand(symbols.shape, generator=generator, device=x_t.device, dtype=kappa_t.dtype)
-        hidden = u * (1 - kappa_t) < 1 - kappa_r
-        return torch.where(x_t == self.variable.mask, torch.where(hidden, self.variable.mask, symbols), x_t)
+        if isinstance(r, Tensor) or r < 1:  # at r = 1 nothing stays hidden
+            u = torch.rand(symbols.shape, generator=generator, device=x_t.device, dtype=hidden.dtype)
+            symbols = torch.where(u < hidden, self.variable.mask, symbols)
+        return torch.where(x_t == self.variable.mask, symbols, x_t)
 
     def _proposal_weights(self, x_t: Tensor, t: Time, r: Time) -> tuple[Tensor, Tensor]:
         """Weight of M and total weight at a masked site; at r = 1 the mask is no longer a state."""
@@ -161,9 +178,12 @@ class Masked(DiscretePath):
         return torch.where(revealed, self.one_hot(x_t, average.dtype), scaled)[..., : self.variable.size]
 
     def prior_log_prob(self, x_t: Tensor, t: Time = 0.0) -> Tensor:
-        kappa = self.kappa(self.over_sites(t, x_t))
-        revealed = torch.log(kappa / self.variable.counts(x_t))
-        return self.sum_sites(torch.where(x_t == self.variable.mask, torch.log1p(-kappa), revealed))
+        kappa, hidden = self.kappa(self.over_batch(t, x_t)), x_t == self.variable.mask
+        masked = self.sum_sites(hidden).to(kappa.dtype)
+        states = torch.special.xlog1py(masked, -kappa) + torch.xlogy(self.variable.sites - masked, kappa)
+        if isinstance(counts := self.variable.counts(x_t), int):
+            return states - (self.variable.sites - masked) * math.log(counts)
+        return states - self.sum_sites(torch.where(hidden, 0.0, torch.log(counts.to(kappa.dtype))))
 
 
 class Uniform(DiscretePath):

@@ -52,6 +52,9 @@ class Target:
     symmetries: tuple[str, ...] = ()
     """Symmetries of the energy that a network may build in; they are recorded with every result."""
 
+    narrow_symbols: bool = False
+    """Whether energy and partial energy take symbols of any integer dtype; if not they are given int64."""
+
     def __init__(self, space: Space, energy: Callable[..., Tensor], *, name: str | None = None) -> None:
         if not isinstance(space, Space):
             raise TypeError(f"space must be an egm.Space, for example egm.Space(x=egm.Real(2)); got {space!r}")
@@ -90,7 +93,7 @@ class Target:
             raise NotImplementedError(f"{self!r} has no partial energy; only lattice models offer one")
         batch = self.space.batch_shape(state)
         self.energy_calls += batch.numel()
-        return self._partial_energy(**state)
+        return self._partial_energy(**self._symbols(state))
 
     @property
     def has_partial_energy(self) -> bool:
@@ -98,8 +101,8 @@ class Target:
         return type(self)._partial_energy is not Target._partial_energy
 
     def latent_energy(self, latent: State) -> Tensor:
-        """−log density in latent coordinates: E(x(z)) − log |∂x/∂z|."""
-        return self.energy(**self.space.from_latent(latent)) - self.space.log_det(latent)
+        """−log density in latent coordinates: E(x(z)) − log |∂x/∂z|; symbols may have any integer dtype."""
+        return self.energy(**self._symbols(self.space.from_latent(latent))) - self.space.log_det(latent)
 
     def latent_energy_and_gradient(self, latent: State) -> tuple[Tensor, State]:
         """`latent_energy` and its gradient with respect to every real variable (projected where centred)."""
@@ -118,6 +121,9 @@ class Target:
         self.score_calls += energy.numel()
         variables = self.space.real.items()
         return energy.detach(), {n: v.project(g) for (n, v), g in zip(variables, gradients, strict=True)}
+
+    def _symbols(self, state: State) -> State:
+        return state if self.narrow_symbols else self.space.widened(state)
 
     # ------------------------------------------------------------------ what is known exactly
 

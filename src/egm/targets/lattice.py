@@ -39,6 +39,8 @@ class LatticeTarget(Target):
         name: how the target prints.
     """
 
+    narrow_symbols = True
+
     def __init__(self, size: int, states: int, *, site_energies: Sequence[float], spread: float, name: str) -> None:
         super().__init__(Space(s=Categorical(states, shape=(size, size))), self._full_energy, name=name)
         self.size = size
@@ -114,9 +116,9 @@ def to_spins(s: Tensor) -> Tensor:
     return 2 * s.to(torch.get_default_dtype()) - 1
 
 
-def to_revealed_spins(s: Tensor) -> Tensor:
-    """As `to_spins`, with spin 0 for the mask symbol 2, so that every product with a masked spin vanishes."""
-    return to_spins(s) * (s != 2)
+def revealed_spins(s: Tensor) -> Tensor:
+    """Spins −1, +1 of the symbols 0, 1 as int8, and 0 for the mask symbol 2: products with a masked spin vanish."""
+    return (2 * s.to(torch.int8) - 1) * (s != 2)
 
 
 def inverse_temperature(beta: float, *, hint: str) -> float:

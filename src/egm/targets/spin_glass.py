@@ -18,8 +18,8 @@ from egm.targets.lattice import (
     LatticeTarget,
     below,
     inverse_temperature,
+    revealed_spins,
     right,
-    to_revealed_spins,
     to_spins,
 )
 from egm.targets.support import Constants, describe, whole_number
@@ -61,12 +61,10 @@ class SpinGlass(LatticeTarget):
         )
 
     def _full_energy(self, s: Tensor) -> Tensor:
-        return self._energy_of_spins(to_spins(s))
+        return self._partial_energy(s=s)
 
     def _partial_energy(self, **state: Tensor) -> Tensor:
-        return self._energy_of_spins(to_revealed_spins(state["s"]))
-
-    def _energy_of_spins(self, spins: Tensor) -> Tensor:
+        spins = revealed_spins(state["s"]).to(torch.get_default_dtype())
         J = self._constants.like(spins).J
         return -self.beta * (spins * (J[0] * right(spins) + J[1] * below(spins))).sum((-2, -1))
 

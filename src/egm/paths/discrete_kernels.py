@@ -1,0 +1,55 @@
+"""The weighted counts of symbols as a Triton kernel, for GPUs: end points are read once, as they are.
+
+    table[b, s, y] = Σ_k w[k, b] δ(x[k, b, s] = y)
+
+torch would write a tensor of floats of the size of all end points for each symbol. A program sums some of the k for one
+state b and one tile of its sites; the partial sums are added in a fixed order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+MOST_SYMBOLS = 16
+ROWS, LARGEST_TILE = 16, 128
+PROGRAMS = 2048  # enough to fill a GPU
+
+
+@triton.jit
+def _count(
+    x_ptr, w_ptr, out_ptr, K, B, S,
+    SHARE: tl.constexpr, SYMBOLS: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """SHARE of the k, a multiple of ROWS, are one program's."""
+    b, tile, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    s, y = tile * TILE + tl.arange(0, TILE), tl.arange(0, PADDED)
+    total = tl.zeros([PADDED, TILE], w_ptr.dtype.element_ty)
+    for start in range(0, SHARE, ROWS):
+        k = (split * SHARE + start + tl.arange(0, ROWS)).to(tl.int64)
+        w = tl.load(w_ptr + k * B + b, mask=k < K, other=0.0)
+        at = (k * B + b)[:, None] * S + s[None, :]
+        x = tl.load(x_ptr + at, mask=(k < K)[:, None] & (s < S)[None, :], other=0)
+        equal = x[None, :, :] == y[:, None, None]
+        total += tl.sum(tl.where(equal, w[None, :, None], 0.0), 1)
+    at = ((split * B + b) * S + s)[None, :] * SYMBOLS + y[:, None]
+    tl.store(out_ptr + at, total, mask=(y < SYMBOLS)[:, None] & (s < S)[None, :])
+
+
+def count(x: Tensor, w: Tensor, symbols: int) -> Tensor:
+    """The table [B, S, symbols] of end points x [K, B, S], integers, with weights w [K, B]."""
+    K, B, S = x.shape
+    tile = min(LARGEST_TILE, 1 << (S - 1).bit_length())
+    tiles = -(-S // tile)  # rounded up, here and below
+    wanted = max(1, min(-(-K // ROWS), PROGRAMS // (B * tiles)))
+    share = ROWS * -(-K // (wanted * ROWS))
+    splits = -(-K // share)
+    out = torch.empty(splits, B, S, symbols, dtype=w.dtype, device=w.device)
+    padded = 1 << (symbols - 1).bit_length()  # the next power of two
+    sizes: Any = {"SHARE": share, "SYMBOLS": symbols, "PADDED": padded, "ROWS": ROWS, "TILE": tile}
+    _count[(B, tiles, splits)](x.contiguous(), w.contiguous(), out, K, B, S, **sizes)
+    return out.sum(0)

@@ -1,0 +1,78 @@
+"""Weighted counts of symbols: the kernel against torch, and what happens where it does not work."""
+
+import pytest
+import torch
+
+import egm.kernels
+from egm.paths import Masked, Uniform
+from egm.paths.discrete import KERNELS
+from egm.variables import Categorical
+
+kernels = pytest.importorskip("egm.paths.discrete_kernels", reason="no Triton")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def counted(x, w, symbols):
+    return torch.stack([(w[..., None] * (x == y)).sum(0) for y in range(symbols)], -1)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (33, 3, 5), (40, 1, 200), (16, 2, 128), (7, 30, 9)])
+@pytest.mark.parametrize("symbols", [2, 3])
+def test_counts(shape, dtype, symbols):
+    """One tile and several, one part of the sum and several, with and without remainders."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(symbols, shape, generator=generator).to(DEVICE, dtype)
+    w = torch.rand(shape[:2], generator=generator, dtype=torch.float64).to(DEVICE)
+    torch.testing.assert_close(kernels.count(x, w, symbols), counted(x, w, symbols))
+    torch.testing.assert_close(kernels.count(x, w.float(), symbols), counted(x, w.float(), symbols))
+
+
+def test_sums_are_split_where_there_are_few_states(monkeypatch):
+    """And come out the same."""
+    x, w = torch.randint(5, (100, 2, 7), device=DEVICE), torch.rand(100, 2, device=DEVICE)
+    tables = []
+    for programs in (1, 2048):
+        monkeypatch.setattr(kernels, "PROGRAMS", programs)
+        tables.append(kernels.count(x, w, 5))
+    torch.testing.assert_close(*tables)
+
+
+class OnAGpu(torch.Tensor):
+    """A tensor that says it is on a GPU: the interpreter takes it."""
+
+    is_cuda = True  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("make", [Masked, Uniform])
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3)])
+def test_averages_on_a_gpu(monkeypatch, make, shape):
+    path = make(Categorical(3, shape=shape))
+    x_r, weights = torch.randint(path.alphabet, (20, 2, 5, *shape), device=DEVICE), torch.rand(20, 2, 5, device=DEVICE)
+    monkeypatch.setattr(egm.kernels, "_MISSING", {KERNELS})
+    expected = path.average(x_r, weights)
+    used, count = [], kernels.count
+    monkeypatch.setattr(kernels, "count", lambda *given: (used.append(1), count(*given))[1])
+    monkeypatch.setattr(egm.kernels, "_MISSING", set())
+    found = path.average(x_r.as_subclass(OnAGpu), weights)
+    assert used == [1]
+    torch.testing.assert_close(found.as_subclass(torch.Tensor), expected)
+
+
+def test_a_kernel_that_fails_is_replaced_with_one_warning(monkeypatch):
+    path, weights = Masked(Categorical(2, shape=3)), torch.rand(20, 4, device=DEVICE)
+    x_r = torch.randint(3, (20, 4, 3), device=DEVICE).as_subclass(OnAGpu)
+    monkeypatch.setattr(egm.kernels, "_MISSING", set())
+    monkeypatch.setattr(kernels, "count", lambda *given: 1 / 0)
+    with pytest.warns(RuntimeWarning, match=r"discrete_kernels do not work here.*division by zero"):
+        found = path.average(x_r, weights)
+    torch.testing.assert_close(found, path.average(x_r, weights))  # no other warning
+    plain = counted(x_r.as_subclass(torch.Tensor), weights, 3)
+    torch.testing.assert_close(found.as_subclass(torch.Tensor), plain)
+
+
+def test_more_symbols_than_it_counts(monkeypatch):
+    path = Uniform(Categorical(20, shape=2))
+    monkeypatch.setattr(kernels, "count", None)
+    x_r = torch.randint(20, (9, 4, 2), device=DEVICE).as_subclass(OnAGpu)
+    assert path.average(x_r, torch.rand(9, 4, device=DEVICE)).shape == (4, 2, 20)
