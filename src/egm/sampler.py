@@ -220,7 +220,13 @@ class Sampler:
         return float(log_w.mean()), float(log_w.std()) / math.sqrt(n)
 
     def _predict(self, x_t: State, t: torch.Tensor) -> State:
-        return predict(self.network, self.processes, x_t, t)
+        """Tables of symbols are computed from bfloat16 on a GPU, four times as fast; weights are those of the tables
+        that were drawn from. Means, from which densities and Jacobians are made, are not rounded.
+        """
+        device = self.device.type
+        rounded = device == "cuda" and not self.space.real
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=rounded, cache_enabled=False):
+            return predict(self.network, self.processes, x_t, t)
 
     def _course(self, steps: int | None, *, exchanged: bool = False) -> dict[str, Any]:
         """Grid, solver and widening of a simulation; states can be exchanged on a common grid alone."""

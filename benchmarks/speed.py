@@ -1,0 +1,208 @@
+"""How long a gradient step and a set of draws take, beside the authors' code and beside what the machine allows.
+
+    python benchmarks/speed.py --results results/speed.json                  every case, on a GPU
+    python benchmarks/speed.py --only egm-10 --profile                       where the time of one case goes
+    python benchmarks/speed.py --device cpu --only egm-5 --proposals 64      a small one on a CPU
+
+The settings are the paper's (`recipes/paper`): batches of 300, 2000 proposals for each state. Steps are those of the
+training loop, recorded as CUDA graphs; memory is what torch has allocated at most. Every case is also checked: on
+fresh random states the estimates that training uses are compared with plain ones (no kernels, no bfloat16) from the
+same proposals, beside the error that the proposals themselves leave.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import egm.kernels
+from egm.estimators import Estimate, estimate
+from egm.methods.egm import EGM
+from egm.networks.base import Head
+from egm.networks.lattice import KERNELS as LATTICE_KERNELS
+from egm.paths.discrete import KERNELS as COUNTING_KERNELS
+from egm.train.run_directory import commit, hardware
+from egm.train.trainer import Trainer
+from roofline import floor_of
+from timing import median_seconds, peak_gib, train_steps, trainer_of
+
+WARM_UP, STEPS = 8, 5
+DRAWS = 2000
+
+
+@dataclass(frozen=True)
+class Case:
+    """A recipe and method to time, what the authors' code takes (milliseconds, GiB), and the goal."""
+
+    name: str
+    recipe: str
+    method: str
+    authors_ms: float
+    authors_gib: float | None
+    goal_ms: float
+    goal_gib: float | None
+    draws: bool = False
+
+
+CASES = [
+    Case("egm-bs-10", "paper/ising10-b04", "egm-bs", 591, 54.2, 45, 4),
+    Case("egm-bs-15", "paper/ising15-b028", "egm-bs", 183, 19.5, 12, 3),
+    Case("egm-bs-5", "paper/ising5-b04", "egm-bs", 33.9, 7.1, 3, None),
+    Case("egm-10", "paper/ising10-b04", "egm", 7.5, 3.9, 1, 1),
+    Case("egm-5", "paper/ising5-b04", "egm", 4.2, 1.0, 4.2, None),
+    Case("draws-10", "paper/ising10-b04", "egm-bs", 3180, None, 100, None, draws=True),
+]
+
+
+def measure(case: Case, device: str, changes: dict[str, Any]) -> dict[str, Any]:
+    """Time, memory, floor and correctness of one case."""
+    trainer = trainer_of(case.recipe, case.method, device, **changes)
+    if case.draws:
+        sampler = trainer.sampler
+        sampler.solver = "auto"  # first hitting: a call of the network for each site, not a thousand Euler steps
+
+        def run() -> object:
+            return sampler.sample(DRAWS, seed=1)
+
+        peak, each = peak_gib(run, device), 1
+    else:
+
+        def run() -> object:
+            return train_steps(trainer, STEPS)
+
+        train_steps(trainer, WARM_UP)
+        peak, each = peak_gib(lambda: train_steps(trainer, WARM_UP), device), STEPS
+    seconds, spread = median_seconds(run, device)
+    milliseconds = 1e3 * seconds / each
+    least = floor_of(trainer, draws=DRAWS if case.draws else None)
+    return {
+        **asdict(case),
+        "ms": round(milliseconds, 3),
+        "spread_ms": round(1e3 * spread / each, 3),
+        "gib": None if peak is None else round(peak, 2),
+        "floor_ms": round(least.milliseconds, 3),
+        "bound_by": least.bound_by,
+        "check": None if case.draws else check(trainer),
+        "changes": changes,
+        "hardware": hardware(torch.device(device)),
+        "torch": torch.__version__,
+        "commit": commit(),
+    }
+
+
+@torch.no_grad()
+def check(trainer: Trainer) -> dict[str, float]:
+    """Root mean squares over a batch: what kernels and bfloat16 change, and the error of the proposals themselves."""
+    method = trainer.method
+    if not isinstance(method, EGM):
+        raise TypeError("only EGM and EGM-BS estimate")
+    device = trainer.sampler.device
+    generator = torch.Generator(device).manual_seed(123)
+    if method.energy_model is not None:  # after a few steps it would hardly say anything yet
+        for head in (module for module in method.energy_model.modules() if isinstance(module, Head)):
+            torch.nn.init.normal_(head.linear.weight, std=head.linear.in_features**-0.5, generator=generator)
+    x_1 = method.path.prior_sample((64,), 1.0, generator=generator, device=device)
+    t = torch.rand(64, generator=generator, device=device) * (1 - method.options.epsilon) * 0.98 + 0.01
+    x_t = method.path.sample(x_1, t, generator=generator)
+
+    def found(seed: int, *, plain: bool = False) -> Estimate:
+        energy: Any = method.energy
+        if method.energy_model is not None:
+            energy = method.energy_model if plain else method._learned_energy
+        missing = {LATTICE_KERNELS, COUNTING_KERNELS} if plain else set()
+        before, egm.kernels._MISSING = egm.kernels._MISSING, missing
+        try:
+            return estimate(
+                energy, method.path, method.processes, x_t, t,
+                r=1.0 if method.energy_model is None else t + method.options.epsilon, count=method.options.proposals,
+                proposal=method.options.proposal, memory=method.options.memory,
+                state_bytes=method._activation_bytes, generator=torch.Generator(device).manual_seed(seed),
+            )  # fmt: skip
+        finally:
+            egm.kernels._MISSING = before
+
+    fast, plain, other = found(1), found(1, plain=True), found(2)
+
+    def rms(a: torch.Tensor, b: torch.Tensor) -> float:
+        return float((a - b).double().square().mean().sqrt())
+
+    (name,) = method.processes
+    return {
+        "prediction_changed": rms(fast.prediction[name], plain.prediction[name]),
+        "prediction_error": rms(fast.prediction[name], other.prediction[name]) / 2**0.5,
+        "energy_changed": rms(fast.energy, plain.energy),
+        "energy_error": rms(fast.energy, other.energy) / 2**0.5,
+    }
+
+
+def profile(case: Case, device: str, changes: dict[str, Any]) -> None:
+    """Where the time of a plain step goes (a recorded one is a single launch)."""
+    trainer = trainer_of(case.recipe, case.method, device, **changes)
+    step = (lambda: trainer.sampler.sample(DRAWS, seed=1)) if case.draws else trainer.gradient_step
+    step()
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device.startswith("cuda"):
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=activities) as profiler:
+        step()
+    by = "self_cuda_time_total" if device.startswith("cuda") else "self_cpu_time_total"
+    print(profiler.key_averages().table(sort_by=by, row_limit=20, max_name_column_width=60))
+
+
+def line(record: dict[str, Any]) -> str:
+    """A case in a line."""
+    gib = "" if record["gib"] is None else f"{record['gib']:.2f}"
+    ratio, share = record["authors_ms"] / record["ms"], record["floor_ms"] / record["ms"]
+    checked = record["check"]
+    shown = (
+        f"{checked['prediction_changed']:.1e} / {checked['prediction_error']:.1e}   "
+        f"{checked['energy_changed']:.1e} / {checked['energy_error']:.1e}"
+        if checked
+        else ""
+    )
+    return (
+        f"{record['name']:<12}{record['ms']:>9.2f} ms{record['goal_ms']:>8.1f}{record['authors_ms']:>8.1f}"
+        f"{ratio:>7.1f}×{gib:>8} GiB  {record['floor_ms']:>8.2f} ms ({share:>4.0%}, {record['bound_by']})   {shown}"
+    )
+
+
+def main() -> int:
+    """Run the cases and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--only", nargs="*", default=[], help="cases, such as egm-10; all if left out")
+    parser.add_argument("--proposals", type=int, help="in the place of the paper's 2000")
+    parser.add_argument("--memory", type=int, default=2**29, help="bytes that proposals may take at once")
+    parser.add_argument("--results", type=Path, help="file to write")
+    parser.add_argument("--profile", action="store_true", help="show where the time goes instead")
+    values = parser.parse_args()
+    changes: dict[str, Any] = {"memory": values.memory}
+    if values.proposals is not None:
+        changes["proposals"] = values.proposals
+    records = []
+    for case in CASES:
+        if values.only and case.name not in values.only:
+            continue
+        if values.profile:
+            profile(case, values.device, changes)
+            continue
+        records.append(measure(case, values.device, changes))
+        print(line(records[-1]), flush=True)
+    if records:
+        print(
+            "\ncase, time, goal, authors, ratio, memory, floor (share reached, bound by), changed / error of table, of Ê"
+        )
+    if values.results is not None and records:
+        values.results.parent.mkdir(parents=True, exist_ok=True)
+        values.results.write_text(json.dumps(records, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
