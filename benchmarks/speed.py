@@ -196,7 +196,7 @@ def main() -> int:
         print(line(records[-1]), flush=True)
     if records:
         print(
-            "\ncase, time, goal, authors, ratio, memory, floor (share reached, bound by), changed / error of table, of Ê"
+            "case, time, goal, authors, ratio, memory, floor (share of it, bound by), changed / error of tables, of Ê"
         )
     if values.results is not None and records:
         values.results.parent.mkdir(parents=True, exist_ok=True)

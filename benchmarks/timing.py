@@ -18,7 +18,10 @@ NOT_OPTIONS = ("target", "method", "paths", "processes", "network", "energy_netw
 
 
 def trainer_of(recipe: str, method: str, device: str, **changes: Any) -> Trainer:
-    """The trainer of a recipe, with a full replay buffer; `changes` replace its options (or its target)."""
+    """The trainer of a recipe; `changes` replace its options (or its target).
+
+    The replay buffer of EGM and EGM-BS is full of reference draws; that of EGM-SP is empty, its draws need weights.
+    """
     given: Mapping[str, Any] = {**recipes.load(recipe, method), **changes}
     target = make_target(given["target"])
     path = make_path(target.space, given.get("paths", {}))
@@ -32,9 +35,10 @@ def trainer_of(recipe: str, method: str, device: str, **changes: Any) -> Trainer
     sampler = make_sampler(config, target, network=None, device=torch.device(device))
     made = make_method(config, sampler)
     trainer = Trainer(made, sampler, options[0], steps=10**6, time_limit=None, seed=0, progress=Silent())
-    generator = torch.Generator(device).manual_seed(0)
-    x = path.space.reference_sample(options[0].buffer, generator=generator, device=device)
-    trainer.buffer.add(path.space.to_latent(x))
+    if method != "egm-sp":
+        generator = torch.Generator(device).manual_seed(0)
+        x = path.space.reference_sample(options[0].buffer, generator=generator, device=device)
+        trainer.buffer.add(path.space.to_latent(x))
     return trainer
 
 

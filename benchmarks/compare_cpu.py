@@ -1,0 +1,81 @@
+"""Whether anything became slower on a CPU: the same cases with two versions of the package, turn by turn in one run.
+
+    git worktree add /tmp/before <commit>
+    python benchmarks/compare_cpu.py /tmp/before/src --results results/compare_cpu.json
+
+A machine is never equally busy twice, so versions take turns and their ratio is that of medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+NOW = HERE.parent / "src"
+#: recipe, method and options; draws for the buffer count as well
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "egm ising 5": ("paper/ising5-b04", "egm", {"proposals": 200}),
+    "egm-bs ising 5": ("paper/ising5-b04", "egm-bs", {"proposals": 50}),
+    "egm-sp ising 5": ("fast/ising5-b04", "egm-sp", {"batch_size": 128, "refresh": 128}),
+    "egm gbrbm": ("paper/gbrbm", "egm", {"proposals": 200}),
+    "egm-bs gbrbm": ("paper/gbrbm", "egm-bs", {"proposals": 50}),
+    "egm-sp gbrbm": ("fast/gbrbm", "egm-sp", {"refresh": 256}),
+    "egm-sp jointmog": ("fast/jointmog", "egm-sp", {"batch_size": 128, "refresh": 64, "refresh_steps": 16}),
+}
+SHORT = {"buffer": 2048, "refresh": 100, "sample_steps": 50}
+ONE = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from timing import median_seconds, train_steps, trainer_of
+recipe, method, changes = json.loads(sys.argv[2])
+trainer = trainer_of(recipe, method, "cpu", **changes)
+draw = lambda: trainer.method.refresh(trainer.buffer, trainer.draw())
+draw(), train_steps(trainer, 2)
+print(json.dumps({"step": median_seconds(lambda: train_steps(trainer, 3), "cpu", repeats=3)[0] / 3,
+                  "draws": median_seconds(draw, "cpu", repeats=1)[0]}))
+"""
+
+
+def once(source: Path, case: str, threads: int) -> dict[str, float]:
+    """Seconds of a step and of the draws of a refresh with one version of the package."""
+    recipe, method, changes = CASES[case]
+    environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": str(threads)}
+    command = [sys.executable, "-c", ONE, str(HERE), json.dumps([recipe, method, {**SHORT, **changes}])]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> int:
+    """Run every case and print ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("before", type=Path, help="the src folder of the other version")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--only", nargs="*", default=list(CASES))
+    values = parser.parse_args()
+    records = []
+    for case in values.only:
+        found: dict[str, list[dict[str, float]]] = {"before": [], "now": []}
+        for _ in range(values.rounds):
+            for version, source in (("before", values.before), ("now", NOW)):
+                found[version].append(once(source, case, values.threads))
+        for what in ("step", "draws"):
+            before, now = (statistics.median(run[what] for run in found[version]) for version in ("before", "now"))
+            records.append({"case": case, "what": what, "before_ms": 1e3 * before, "now_ms": 1e3 * now})
+            print(f"{case:<18}{what:<7}{1e3 * before:>9.1f} ms {1e3 * now:>9.1f} ms   now / before {now / before:.2f}")
+    if values.results is not None:
+        values.results.parent.mkdir(parents=True, exist_ok=True)
+        values.results.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

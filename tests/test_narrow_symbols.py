@@ -1,0 +1,129 @@
+"""Proposals hold symbols in one byte: the same numbers everywhere, and int64 wherever a user's code sees them."""
+
+import pytest
+import torch
+from torch import nn
+
+import egm
+from egm import targets
+from egm.networks import MLP, ResidualMLP
+from egm.networks.embeddings import TOKEN_FEATURES, FlatTokens
+from egm.networks.symmetric import shifted
+from egm.paths import Masked, Uniform
+from egm.spaces import Categorical, Real, Space
+from egm.variables import Categorical as Variable
+from network_cases import BODIES, build, draw
+from training import SMALL
+
+SPACE = Space(s=Categorical(3, shape=(2, 2)), k=Categorical((2, 200), shape=2), x=Real(2))
+
+
+def test_bytes_that_hold_the_symbols():
+    x = {"s": torch.tensor([[3, 0], [1, 2]]), "k": torch.tensor([1, 199]), "x": torch.zeros(2)}
+    narrow = SPACE.narrowed(x)
+    assert (narrow["s"].dtype, narrow["k"].dtype, narrow["x"].dtype) == (torch.uint8, torch.int64, torch.float32)
+    wide = SPACE.widened(narrow)
+    assert all(torch.equal(wide[name], x[name]) and wide[name].dtype == x[name].dtype for name in x)
+
+
+@pytest.mark.parametrize("n", [127, 128])
+def test_sums_of_two_symbols_fit(n):
+    """As relabelling needs them."""
+    x = torch.arange(n + 1).to(Variable(n).narrow)
+    assert torch.equal(shifted(x, n).long(), shifted(x.long(), n))
+
+
+@pytest.mark.parametrize("draw_by", ["propose", "propose_reference"])
+@pytest.mark.parametrize("r", [1.0, 0.7])
+@pytest.mark.parametrize("make", [Masked, Uniform])
+@pytest.mark.parametrize("n", [3, (2, 3, 2, 3)])
+def test_proposals_are_the_same(make, n, r, draw_by):
+    path = make(Categorical(n, shape=4))
+    x_t = path.prior_sample((50,), 0.3, generator=torch.Generator().manual_seed(1))
+    found = [
+        getattr(path, draw_by)(x, 0.3, r, count=20, generator=torch.Generator().manual_seed(2))
+        for x in (x_t, x_t.to(path.variable.narrow))
+    ]
+    assert [x.dtype for x in found] == [torch.int64, torch.uint8]
+    assert torch.equal(found[0], found[1].long())
+    assert (make is Masked and r < 1) == bool((found[0] == path.variable.mask).any())
+
+
+LATTICES = [targets.Ising(4, 0.4, field=0.2), targets.Ising(3, 0.4, J=-1.0), targets.Potts(4, 3, 0.7),
+            targets.SpinGlass(4, seed=0, beta=0.8)]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", LATTICES, ids=repr)
+def test_energies_of_lattices(target):
+    generator = torch.Generator().manual_seed(0)
+    s = torch.randint(target.states + 1, (30, *target.space["s"].shape), generator=generator)
+    assert torch.equal(target.partial_energy(s=s), target.partial_energy(s=s.to(torch.uint8)))
+    complete = s.clamp(max=target.states - 1)
+    assert torch.equal(target.energy(s=complete), target.latent_energy({"s": complete.to(torch.uint8)}))
+    assert torch.equal(target.energy(s=complete), target.partial_energy(s=complete))
+
+
+@pytest.mark.parametrize("case", BODIES)
+def test_networks_take_them(case):
+    network, space = build(case), BODIES[case][1]
+    state, t = draw(space, (5,)), torch.tensor(0.4, dtype=torch.float64)
+    expected, found = network(state, t), network(space.narrowed(state), t)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("n", [2, TOKEN_FEATURES, TOKEN_FEATURES + 1])
+def test_few_symbols_are_projected_without_their_embedding(n):
+    """The same numbers, with any of the variables present or missing."""
+    torch.manual_seed(0)
+    space = Space(a=Categorical(n, shape=(2, 3)), b=Categorical(7, shape=2))
+    tokens, weight = FlatTokens(space).double(), torch.randn(5, TOKEN_FEATURES * 8, dtype=torch.float64)
+    state = {name: torch.randint(v.size + 1, (4, *v.shape)) for name, v in space.categorical.items()}
+    embedded = [
+        table(state[name].reshape(4, -1)).flatten(-2)
+        for name, table in zip(space.variables, tokens.tables, strict=True)
+    ]
+    found = sum(tokens.project(state, torch.Size([4]), weight))
+    torch.testing.assert_close(found, torch.cat(embedded, -1) @ weight.T)
+
+
+@pytest.mark.parametrize("body", [MLP, ResidualMLP])
+def test_gradients_reach_the_embedding(body):
+    space = Space(s=Categorical(2, shape=3), x=Real(2))
+    torch.manual_seed(0)
+    network = body(space, {"energy": ()}, width=8, depth=2)
+    nn.init.normal_(next(p for name, p in network.named_parameters() if name.endswith("linear.weight")))
+    state = {"s": torch.tensor([[0, 1, 2], [1, 1, 0]]), "x": torch.randn(2, 2)}
+    network(state, torch.tensor(0.3))["energy"].sum().backward()
+    table = next(p for name, p in network.named_parameters() if "tables" in name)
+    assert table.grad is not None
+    assert bool((table.grad.abs().sum(1) > 0).all())  # of every symbol, and of the mask
+
+
+class Watching(nn.Module):
+    """An energy network that looks at what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+        self.seen: set[torch.dtype] = set()
+
+    def forward(self, state, t):
+        self.seen.add(state["s"].dtype)
+        return self.scale * state["s"].sum(-1) + t
+
+
+@pytest.mark.parametrize("method", ["egm", "egm-bs"])
+def test_users_see_int64(method):
+    seen: set[torch.dtype] = set()
+
+    def energy(s):
+        seen.add(s.dtype)
+        return s.sum(-1).float()
+
+    network = Watching()
+    extra = {"energy_network": network} if method == "egm-bs" else {}
+    target = egm.Target(Space(s=Categorical(2, shape=3)), energy)
+    shared = {name: value for name, value in SMALL.items() if name != "energy_network"}
+    egm.fit(target, method=method, steps=8, **{**shared, **extra})
+    assert seen == {torch.int64}
+    assert network.seen == ({torch.int64} if method == "egm-bs" else set())
