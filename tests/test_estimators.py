@@ -332,5 +332,9 @@ def test_limits_are_named():
     x_t = {"x": torch.zeros(1000, 1)}
     with pytest.raises(ValueError, match=r"memory=1000 bytes is too small: 64 proposals .* raise memory"):
         estimate(lambda x, r: x["x"].sum(-1), path, processes, x_t, 0.5, count=64, memory=1000)
+    with pytest.raises(
+        ValueError, match=r"memory=2000000 bytes is too small: the energy of one .* takes 3000000; raise"
+    ):
+        estimate(lambda x, r: x["x"].sum(-1), path, processes, x_t, 0.5, count=64, memory=2_000_000, state_bytes=3000)
     with pytest.raises(ValueError, match="count must be at least 1, got 0"):
         estimate(lambda x, r: x["x"].sum(-1), path, processes, x_t, 0.5, count=0)

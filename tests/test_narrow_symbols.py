@@ -13,7 +13,7 @@ from egm.paths import Masked, Uniform
 from egm.spaces import Categorical, Real, Space
 from egm.variables import Categorical as Variable
 from network_cases import BODIES, build, draw
-from training import SMALL
+from training import SMALL, make_trainer
 
 SPACE = Space(s=Categorical(3, shape=(2, 2)), k=Categorical((2, 200), shape=2), x=Real(2))
 
@@ -110,6 +110,20 @@ class Watching(nn.Module):
     def forward(self, state, t):
         self.seen.add(state["s"].dtype)
         return self.scale * state["s"].sum(-1) + t
+
+
+@pytest.mark.parametrize("narrow", [True, False])
+def test_energies_that_see_int64_are_asked_in_slices(monkeypatch, narrow):
+    """Beside the proposals themselves they take eight bytes for each symbol, several times."""
+    monkeypatch.setattr(targets.Ising, "narrow_symbols", narrow)
+    target, sizes = targets.Ising(4, 0.4), []
+    plain = target._energy
+    target._energy = lambda s: (sizes.append(s.numel() * s.element_size()), plain(s))[1]
+    trainer = make_trainer(target, "egm", steps=1, proposals=512, memory=200_000)
+    trainer.method.refresh(trainer.buffer, trainer.draw())
+    trainer.gradient_step()
+    assert max(sizes) < 200_000 / 3
+    assert len(sizes) == (2 if narrow else 16)  # 393 216 bytes of narrow temporaries, eight times as many of wide ones
 
 
 @pytest.mark.parametrize("method", ["egm", "egm-bs"])

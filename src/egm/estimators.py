@@ -27,12 +27,11 @@ from egm.paths.base import Time
 from egm.paths.product import ProductPath
 from egm.processes.base import Process
 from egm.processes.jump import Jump
-from egm.spaces import State
+from egm.spaces import Space, State
 
 Proposal = Literal["flat", "reference"]
 DRAW_TOGETHER = 128  # proposals drawn by one call, whatever the chunk: random numbers do not depend on memory
-TEMPORARIES = 6  # tensors of a proposal's size that are alive at once, of at least
-TEMPORARY_BYTES = 4  # for each entry: symbols are few bytes, the random numbers that choose them are not
+TEMPORARIES = 6  # tensors of a proposal's size that are alive at once
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,8 @@ def estimate(
         proposal: "flat" (the paper's) or "reference".
         generator: source of every random number.
         memory: bytes that proposals and their temporaries may take.
-        state_bytes: bytes that `energy` itself takes for each proposal of each state (a network's activations).
+        state_bytes: bytes that `energy` itself takes for each proposal of each state: a network's activations, symbols
+            that are widened for a user's function (`wide_bytes`).
     """
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
@@ -88,7 +88,7 @@ def estimate(
     batch = path.space.batch_shape(x_t, latent=True)
     x_t = path.space.narrowed(x_t)
     chunk = chunk_size(processes, x_t, count=count, memory=memory)
-    most = max(1, memory // max(1, state_bytes * batch.numel()))  # proposals whose energy is asked for at once
+    most = slice_size(state_bytes * batch.numel(), memory)
     draw = path.propose if proposal == "flat" else path.propose_reference
     peak: Tensor | None = None
     total = square = torch.zeros(())
@@ -130,11 +130,25 @@ def estimate(
     return Estimate(prediction, (-log_mean - normaliser).expand(batch), ess)
 
 
+def slice_size(row: int, memory: int) -> int:
+    """How many proposals of every state an energy is asked for at once, if one takes `row` bytes."""
+    if row > memory:
+        raise ValueError(
+            f"memory={memory} bytes is too small: the energy of one proposal for each state of this batch takes {row};"
+            " raise memory or lower the batch size"
+        )
+    return memory // max(1, row)
+
+
+def wide_bytes(space: Space) -> int:
+    """Bytes of the temporaries of an energy that is given one state with symbols as int64."""
+    return TEMPORARIES * torch.int64.itemsize * sum(variable.sites for variable in space.categorical.values())
+
+
 def chunk_size(processes: Mapping[str, Process[Any]], x_t: State, *, count: int, memory: int) -> int:
     """How many proposals of every state fit into `memory` bytes, a multiple of `DRAW_TOGETHER`."""
     bins = {name: process.bins if isinstance(process, Jump) else 1 for name, process in processes.items()}
-    sizes = {name: max(x.element_size(), TEMPORARY_BYTES) for name, x in x_t.items()}
-    each = TEMPORARIES * sum(x.numel() * sizes[name] * bins[name] for name, x in x_t.items())
+    each = TEMPORARIES * sum(x.numel() * x.element_size() * bins[name] for name, x in x_t.items())
     if each == 0:
         raise ValueError("the batch of states is empty")
     block = min(count, DRAW_TOGETHER)

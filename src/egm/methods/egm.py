@@ -24,7 +24,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from egm.denoiser_error import DenoiserError
 from egm.energy_model import EnergyModel, unfinished
-from egm.estimators import Estimate, Proposal, estimate
+from egm.estimators import Estimate, Proposal, estimate, wide_bytes
 from egm.losses import RealLoss, SymbolLoss, variable_loss
 from egm.methods.base import T_MAX, Method, stratified_times
 from egm.networks.base import activation_bytes
@@ -265,7 +265,7 @@ class EGM(Method):
         return estimate(
             energy, self.path, self.processes, x_t, t, r=r, count=self.options.proposals,
             proposal=self.options.proposal, generator=generator,
-            memory=self.options.memory, state_bytes=0 if step is None else self._activation_bytes,
+            memory=self.options.memory, state_bytes=self._energy_bytes if step is None else self._activation_bytes,
         )  # fmt: skip
 
     def _learned_energy(self, x_r: State, r: Any) -> Tensor:
@@ -295,6 +295,11 @@ class EGM(Method):
     def averaging(self) -> bool:
         """Whether the running average of E^φ has begun; torch keeps its count on the host."""
         return self.average is not None and bool(self.average.n_averaged > 0)
+
+    @property
+    def _energy_bytes(self) -> int:
+        """Bytes that the target's energy takes for one state beside proposals of the same kind."""
+        return 0 if self.energy.target.narrow_symbols else wide_bytes(self.path.space)
 
     @functools.cached_property
     def _activation_bytes(self) -> int:
