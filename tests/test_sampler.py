@@ -210,9 +210,9 @@ def test_a_failing_network_is_left_as_it_was():
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"n": 0}, "n and batch_size must be at least 1, got 0 and 10000"),
-        ({"n": -3}, "n and batch_size must be at least 1, got -3"),
-        ({"n": 5, "batch_size": 0}, "n and batch_size must be at least 1, got 5 and 0"),
+        ({"n": 0}, "n and a given batch_size must be at least 1, got 0 and None"),
+        ({"n": -3}, "n and a given batch_size must be at least 1, got -3"),
+        ({"n": 5, "batch_size": 0}, "n and a given batch_size must be at least 1, got 5 and 0"),
         ({"n": 5, "steps": 0}, "steps must be at least 1, got 0"),
         ({"n": 5, "steps": -1}, "steps must be at least 1, got -1"),
         ({"n": 5, "seed": 1, "generator": torch.Generator()}, "a seed or a generator, not both"),

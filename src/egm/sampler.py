@@ -19,11 +19,13 @@ from egm.draws import Draws
 from egm.energy_model import EnergyModel
 from egm.metrics.floors import derive_seed
 from egm.networks import predict
+from egm.networks.base import activation_bytes
 from egm.path_weights import reverse_log_ratio, why_unweighted
 from egm.paths.discrete import Masked
 from egm.paths.product import ProductPath
 from egm.processes.base import Process
 from egm.processes.flow import Flow
+from egm.recorded_draws import RecordedDraws
 from egm.simulate import Simulation, simulate
 from egm.smc import SMC, resample_groups
 from egm.spaces import Space, State
@@ -32,7 +34,8 @@ from egm.train.guard import EnergyGuard
 from egm.train.options import SolverChoice
 from egm.train.run_directory import RunDirectory
 
-BATCH = 10_000
+LEAST_TOGETHER, MOST_TOGETHER = 1000, 10_000  # draws simulated together, in between as many as
+MOST_BYTES = 2**31  # allow; fixed, and not what happens to be free: random numbers depend on the batches
 
 
 @dataclass
@@ -61,6 +64,7 @@ class Sampler:
     t_min: float = 0.0
     dtype: torch.dtype = torch.float32
     config: dict[str, Any] = field(default_factory=dict)
+    _recorded: RecordedDraws = field(default_factory=RecordedDraws, init=False, repr=False, compare=False)
 
     @property
     def device(self) -> torch.device:
@@ -78,7 +82,7 @@ class Sampler:
         *,
         seed: int | None = None,
         generator: torch.Generator | None = None,
-        batch_size: int = BATCH,
+        batch_size: int | None = None,
         steps: int | None = None,
         weigh: bool = True,
         smc: SMC | None = None,
@@ -89,29 +93,31 @@ class Sampler:
             n: how many.
             seed: makes them reproducible, 0 unless a generator is given.
             generator: on the sampler's device, in the place of a seed.
-            batch_size: draws simulated together.
+            batch_size: draws simulated together; by default 10 000, or down to 1000 where the network would take more
+                than 2 GiB for them. Which draws a seed gives depends on it.
             steps: steps of the simulation, in the place of those it was trained with. Where every variable is masked,
                 sites are revealed one at a time, and in this number of steps only if it is given.
             weigh: False saves the energies, and the Jacobians of flows.
             smc: resample along the path; needs an intermediate energy, learned (egm-bs) or partial.
         """
-        if n < 1 or batch_size < 1:
-            raise ValueError(f"n and batch_size must be at least 1, got {n} and {batch_size}")
+        if n < 1 or (batch_size is not None and batch_size < 1):
+            raise ValueError(f"n and a given batch_size must be at least 1, got {n} and {batch_size}")
         if seed is not None and generator is not None:
             raise ValueError("give a seed or a generator, not both")
-        generator = generator or torch.Generator(self.device).manual_seed(seed or 0)
+        own = generator is None
+        generator = generator or self._recorded.generator(self.device, seed or 0)
         reason = self.why_unweighted(steps) if weigh else "they were drawn with weigh=False"
         if smc is not None and reason is not None:
             raise ValueError(f"smc needs weights, and there are none: {reason}")
         called = 0 if self.target is None else self.target.energy_calls
-        parts = (
-            [
-                self.latent(min(batch_size, n - start), generator=generator, steps=steps, weigh=reason is None)
-                for start in range(0, n, batch_size)
-            ]
-            if smc is None
-            else self._groups(n, smc, generator, batch_size=batch_size, steps=steps)
-        )
+        together = batch_size or self._together(n)
+        if smc is not None:
+            parts = self._groups(n, smc, generator, batch_size=together, steps=steps)
+        else:
+            sizes = [min(together, n - start) for start in range(0, n, together)]
+            options: dict[str, Any] = {"generator": generator, "steps": steps, "weigh": reason is None}
+            draw = self._replayed if own else self.latent
+            parts = [draw(size, **options) for size in sizes]
         latent = {name: torch.cat([part.state[name] for part in parts]) for name in self.space}
         folded = sum(int((~part.invertible).sum()) for part in parts if part.invertible is not None)
         if folded:
@@ -186,6 +192,25 @@ class Sampler:
                 self._predict, self.path, self.processes, n, weigh=weigh, between=between, generator=generator,
                 dtype=self.dtype, device=self.device, **course,
             )  # fmt: skip
+
+    def _replayed(self, n: int, *, generator: torch.Generator, steps: int | None, weigh: bool) -> Simulation:
+        """`latent`, from some time on by replaying a recording; flows are not recorded, their determinants wait."""
+        draw = partial(self.latent, n, generator=generator, steps=steps, weigh=weigh)
+        if weigh and any(isinstance(process, Flow) for process in self.processes.values()):
+            return draw()
+        tensors = (x for module in (self.network, self.error) for x in (*module.parameters(), *module.buffers()))
+        where = tuple(x.data_ptr() for x in tensors)  # parameters may be replaced, and a recording would not notice
+        return self._recorded((n, steps, weigh, self.steps, self.solver, self.t_min, self.dtype, where), draw)
+
+    def _together(self, n: int) -> int:
+        """How many of n draws are simulated together by default."""
+        if n <= LEAST_TOGETHER:
+            return n
+        generator = torch.Generator(self.device).manual_seed(0)
+        x = self.path.prior_sample((1,), 0.5, generator=generator, dtype=self.dtype, device=self.device)
+        with self._evaluating():
+            each = activation_bytes(self.network, x, torch.full((1,), 0.5, dtype=self.dtype, device=self.device))
+        return max(LEAST_TOGETHER, min(MOST_TOGETHER, MOST_BYTES // max(1, each)))
 
     def _eubo(self, seed: int, steps: int | None, *, exchanged: bool) -> Callable[[], tuple[float, float]] | None:
         """How to find the evidence upper bound where there is one; with exact draws of its own."""

@@ -57,6 +57,17 @@ class Simulation:
     log_ratio: Tensor | None = None
     invertible: Tensor | None = None
 
+    def tensors(self) -> dict[str, Tensor]:
+        """All of them by name, as a recording (`egm.train.capture`) keeps them."""
+        extra = {".log_ratio": self.log_ratio, ".invertible": self.invertible}
+        return {**self.state, **{name: x for name, x in extra.items() if x is not None}}
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> Simulation:
+        """The opposite of `tensors`."""
+        state = {name: x for name, x in tensors.items() if not name.startswith(".")}
+        return cls(state, tensors.get(".log_ratio"), tensors.get(".invertible"))
+
 
 @torch.no_grad()
 def simulate(

@@ -26,7 +26,7 @@ class CapturedStep:
     Args:
         step: does one step and returns what to log; it must draw random numbers from `generator` alone.
         generator: decides the device.
-        target: its counts of calls grow with every replay, as if the step had run.
+        target: its counts of calls grow with every replay, as if the step had run; None if it calls none.
         what: how a warning calls it.
     """
 
@@ -34,7 +34,7 @@ class CapturedStep:
         self,
         step: Callable[[], dict[str, Tensor]],
         generator: torch.Generator,
-        target: Target,
+        target: Target | None,
         *,
         what: str = "the training step",
     ) -> None:
@@ -56,12 +56,13 @@ class CapturedStep:
         if self._graph is None:
             return self._step()
         self._graph.replay()
-        self._target.energy_calls += self._cost
+        if self._target is not None:
+            self._target.energy_calls += self._cost
         return self._values
 
     def _record(self, key: Hashable) -> None:
         self._graph, self._values = None, {}
-        graph, before = torch.cuda.CUDAGraph(), self._target.energy_calls
+        graph, before = torch.cuda.CUDAGraph(), 0 if self._target is None else self._target.energy_calls
         graph.register_generator_state(self._generator)
         generators = (self._generator, torch.cuda.default_generators[self._generator.device.index])
         spares = [generator.clone_state() for generator in generators]
@@ -79,9 +80,10 @@ class CapturedStep:
             for generator, spare in zip(generators, spares, strict=True):
                 generator.graphsafe_set_state(spare)  # theirs may still be in the middle of the recording
         else:
-            self._cost = self._target.energy_calls - before
             self._graph, self._key, self._values = graph, key, values
-        self._target.energy_calls = before
+        if self._target is not None:
+            self._cost = self._target.energy_calls - before
+            self._target.energy_calls = before
 
 
 @contextmanager

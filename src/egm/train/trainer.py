@@ -122,15 +122,12 @@ class Trainer:
 
     def draw(self) -> Simulation:
         """New end points of the sampler, in latent coordinates, valid until the next call."""
-        drawn = self.drawing(("draws", id(self.sampler.network)))
-        state = {name: drawn[name] for name in self.sampler.space}
-        return Simulation(state, drawn.get(".log_ratio"), drawn.get(".invertible"))
+        return Simulation.of(self.drawing(("draws", id(self.sampler.network))))
 
     def _draw(self) -> dict[str, Tensor]:
         n, weigh = self.options.refresh, self.method.weighted
         drawn = self.sampler.latent(n, generator=self.generator, steps=self.options.refresh_steps, weigh=weigh)
-        extra = {".log_ratio": drawn.log_ratio, ".invertible": drawn.invertible}
-        return {**drawn.state, **{name: x for name, x in extra.items() if x is not None}}
+        return drawn.tensors()
 
     def gradient_step(self) -> dict[str, Tensor]:
         """End points from the buffer, the method's loss, a step of AdamW; returns what to log."""
