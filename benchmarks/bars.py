@@ -76,7 +76,7 @@ def missed(record: dict[str, Any], bar: Bar, *, most_seconds: float = MOST_SECON
         yield f"{record['train_seconds']} seconds"
     if not record["ess"] or record["ess"] < bar.ess:
         yield f"ESS below {bar.ess}"
-    if bar.log_z is not None and abs(record["log_z"] - record["log_z_exact"]) > bar.log_z:
+    if bar.log_z is not None and (record["log_z"] is None or abs(record["log_z"] - record["log_z_exact"]) > bar.log_z):
         yield f"log Z off by more than {bar.log_z}"
     for names, scores, what in ((bar.raw, record["metrics"], ""), (bar.resampled, record["resampled"], "resampled ")):
         for name in names:
@@ -86,7 +86,7 @@ def missed(record: dict[str, Any], bar: Bar, *, most_seconds: float = MOST_SECON
                 yield f"{what}{name} above the floor"
     if bar.e_w1 is not None and record["metrics"]["e_w1"]["mean"] > bar.e_w1:
         yield f"e_w1 above {bar.e_w1}"
-    if bar.modes is not None and record["modes"] < bar.modes:
+    if bar.modes is not None and (record["modes"] or 0) < bar.modes:
         yield f"{record['modes']} of {bar.modes} modes"
     if bar.observable is not None:
         name, exact, tolerance = bar.observable
@@ -99,10 +99,10 @@ def line(record: dict[str, Any], problems: list[str]) -> str:
     """A run in a line; distances as multiples of their floor."""
     ratios = [f"{name} {score['mean'] / score['floor']:.2f}" for name, score in record["metrics"].items()]
     ratios += [f"({name} {score['mean'] / score['floor']:.2f})" for name, score in (record["resampled"] or {}).items()]
-    exact = record["log_z_exact"]
-    error = "" if exact is None else f"{record['log_z'] - exact:+.4f}"
+    exact, found = record["log_z_exact"], record["log_z"]
+    error = "" if exact is None or found is None else f"{found - exact:+.4f}"
     return (
-        f"{record['recipe']:<24}{record['role']:<10}{record['seed']:<3}{record['ess']:<7.3f}{error:<9}"
+        f"{record['recipe']:<24}{record['role']:<10}{record['seed']:<3}{record['ess'] or 0:<7.3f}{error:<9}"
         f"{record['train_seconds']:<7.0f}{record['concurrent']:<4}{record['energy_calls']:<10}{' '.join(ratios):<52}"
         f"{'; '.join(problems) or 'reached'}"
     )

@@ -17,6 +17,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from egm.train.run_directory import hardware
+
 HERE = Path(__file__).parent
 NOW = HERE.parent / "src"
 #: recipe, method and options; draws for the buffer count as well
@@ -52,6 +56,11 @@ def once(source: Path, case: str, threads: int) -> dict[str, float]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def _commit(source: Path) -> str:
+    command = ["git", "-C", str(source), "rev-parse", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def main() -> int:
     """Run every case and print ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -61,7 +70,9 @@ def main() -> int:
     parser.add_argument("--results", type=Path)
     parser.add_argument("--only", nargs="*", default=list(CASES))
     values = parser.parse_args()
-    records = []
+    machine = {"hardware": hardware(torch.device("cpu")), "threads": values.threads, "torch": torch.__version__}
+    commits = {"before": _commit(values.before), "now": _commit(NOW)}
+    records, versions = [], {**machine, **commits, "rounds": values.rounds}
     for case in values.only:
         found: dict[str, list[dict[str, float]]] = {"before": [], "now": []}
         for _ in range(values.rounds):
@@ -69,7 +80,8 @@ def main() -> int:
                 found[version].append(once(source, case, values.threads))
         for what in ("step", "draws"):
             before, now = (statistics.median(run[what] for run in found[version]) for version in ("before", "now"))
-            records.append({"case": case, "what": what, "before_ms": 1e3 * before, "now_ms": 1e3 * now})
+            seconds = {"before_ms": round(1e3 * before, 2), "now_ms": round(1e3 * now, 2)}
+            records.append({"case": case, "what": what, **seconds, **versions})
             print(f"{case:<18}{what:<7}{1e3 * before:>9.1f} ms {1e3 * now:>9.1f} ms   now / before {now / before:.2f}")
     if values.results is not None:
         values.results.parent.mkdir(parents=True, exist_ok=True)

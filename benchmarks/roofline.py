@@ -1,15 +1,21 @@
 """The least time a step can take on an H200, from the operations and bytes that no implementation can do without.
 
 Operations: the products of the networks' layers, forwards for every proposal that E^φ judges, forwards and backwards
-(three times as many) for the batch. Bytes: every proposal is written once as one byte for each site and read once, and
-weights are read once. Activations need not leave the chip, so they do not count.
+(three times as many) for the batch; a first layer needs one product for each symbol of a site, or for each feature of
+their embedding where these are fewer. Bytes, those of this design: every proposal is written once as one byte for each
+site and read once, and weights are read once. Activations need not leave the chip and do not count; nor would
+proposals have to, so this is a bound for codes that hand them to an energy.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import nn
+
 from egm.methods.egm import EGM
+from egm.networks.embeddings import TOKEN_FEATURES
+from egm.spaces import Space
 from egm.train.trainer import Trainer
 
 PEAK_FLOPS = 989e12  # of an H200's tensor cores, dense bfloat16
@@ -28,7 +34,7 @@ def floor_of(trainer: Trainer, *, draws: int | None = None) -> Floor:
     """Of a gradient step of EGM or EGM-BS, or of a number of draws."""
     method, space = trainer.method, trainer.sampler.space
     sites = sum(variable.sites for variable in space.categorical.values())
-    sampler = _products(method.network)
+    sampler = _products(method.network, space)
     if draws is not None:
         return _floor(draws * sites * 2 * sampler, sites * 2 * sampler)
     batch = trainer.options.batch_size
@@ -37,17 +43,22 @@ def floor_of(trainer: Trainer, *, draws: int | None = None) -> Floor:
         proposals = batch * method.options.proposals
         size += 2.0 * proposals * sites
         if method.energy_model is not None:
-            energy = _products(method.energy_model)
+            energy = _products(method.energy_model, space)
             bootstrapped = proposals * (1 - method.options.epsilon)
             operations += 2 * bootstrapped * energy + 6 * batch * energy
-            size += 2 * energy + 2 * bootstrapped * sites
+            size += 2 * energy
+            if method.options.energy_target == "direct":  # then the others are judged by the target, and these as well
+                size += 2 * bootstrapped * sites
     return _floor(operations, size)
 
 
-def _products(module: object) -> int:
+def _products(module: nn.Module, space: Space) -> int:
     """Multiplications of one evaluation: the entries of its matrices, embeddings and time features aside."""
-    parameters = module.named_parameters()  # type: ignore[attr-defined]
-    return sum(p.numel() for name, p in parameters if p.ndim == 2 and "table" not in name and "time" not in name)
+    matrices = {name: p for name, p in module.named_parameters() if p.ndim == 2}
+    total = sum(p.numel() for name, p in matrices.items() if "table" not in name and "time" not in name)
+    folded = sum(max(0, TOKEN_FEATURES - variable.size) * variable.sites for variable in space.categorical.values())
+    first = next(p for name, p in matrices.items() if name.endswith("first.weight"))
+    return total - folded * len(first)
 
 
 def _floor(operations: float, size: float) -> Floor:

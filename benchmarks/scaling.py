@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from egm.train.run_directory import commit, hardware
-from timing import median_seconds, peak_gib, train_steps, trainer_of
+from timing import median_seconds, peak_gib, train_steps, trainer_of, warm_up
 
 RECIPE = "paper/ising10-b04"
 WIDTH = "MLP(width=256, depth=3)"
@@ -28,12 +28,12 @@ AXES: dict[str, list[int]] = {
     "batch_size": [75, 150, 300, 600, 1200],
 }
 LABELS = {"size": "rows of the lattice", "proposals": "proposals", "batch_size": "states in a batch"}
-WARM_UP, STEPS, DRAWS = 6, 3, 2000
+STEPS, DRAWS = 3, 2000
 
 
-def measure(axis: str, value: int, method: str, device: str, *, draws: bool = False) -> dict[str, Any]:
+def measure(axis: str, value: int, method: str, device: str, *, draws: bool, base: dict[str, int]) -> dict[str, Any]:
     """One point."""
-    changes: dict[str, Any] = {"network": WIDTH, "memory": 2**29}
+    changes: dict[str, Any] = {"network": WIDTH, "memory": 2**29, **base}
     if method == "egm-bs":
         changes["energy_network"] = WIDTH
     changes |= {"target": f"Ising(size={value}, beta=0.4)"} if axis == "size" else {axis: value}
@@ -44,14 +44,14 @@ def measure(axis: str, value: int, method: str, device: str, *, draws: bool = Fa
         def run() -> object:
             return trainer.sampler.sample(DRAWS, seed=1)
 
-        peak, each = peak_gib(run, device), 1
+        each = 1
     else:
 
         def run() -> object:
             return train_steps(trainer, STEPS)
 
-        train_steps(trainer, WARM_UP)
-        peak, each = peak_gib(lambda: train_steps(trainer, WARM_UP), device), STEPS
+        each = STEPS
+    peak = peak_gib(lambda: warm_up(run), device)
     seconds, spread = median_seconds(run, device, repeats=5)
     return {
         "axis": axis, "value": value, "what": "draws" if draws else method, "ms": round(1e3 * seconds / each, 3),
@@ -60,18 +60,17 @@ def measure(axis: str, value: int, method: str, device: str, *, draws: bool = Fa
     }  # fmt: skip
 
 
-def measure_all(device: str, results: Path, *, most: int | None) -> None:
-    """Every point of every axis up to the value `most`; the file is written after each."""
+def measure_all(device: str, results: Path, *, quick: bool) -> None:
+    """Every point of every axis; the file is written after each. With `quick` the first of each, to try it out."""
+    base = {"proposals": 8, "batch_size": 8} if quick else {}
     kinds = [("egm", False), ("egm-bs", False), ("egm", True)]
     records: list[dict[str, Any]] = []
     for axis, values in AXES.items():
         for method, draws in kinds:
             if draws and axis != "size":
                 continue
-            for value in values:
-                if most is not None and value > most:
-                    continue
-                records.append(measure(axis, value, method, device, draws=draws))
+            for value in values[:1] if quick else values:
+                records.append(measure(axis, value, method, device, draws=draws, base=base))
                 print({k: records[-1][k] for k in ("axis", "value", "what", "ms", "gib")}, flush=True)
                 results.parent.mkdir(parents=True, exist_ok=True)
                 results.write_text(json.dumps(records, indent=1, allow_nan=False) + "\n", encoding="utf-8")
@@ -109,13 +108,13 @@ def main() -> int:
     for command in (one, two):
         command.add_argument("--results", type=Path, required=True)
     one.add_argument("--device", default="cuda")
-    one.add_argument("--most", type=int, help="largest value on any axis")
+    one.add_argument("--quick", action="store_true", help="a few small points, to try it out")
     two.add_argument("--out", type=Path, required=True)
     values = parser.parse_args()
     if values.command == "plot":
         plot(values.results, values.out)
     else:
-        measure_all(values.device, values.results, most=values.most)
+        measure_all(values.device, values.results, quick=values.quick)
     return 0
 
 

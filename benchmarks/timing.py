@@ -11,6 +11,7 @@ import torch
 
 from egm import recipes
 from egm.build import make_config, make_method, make_path, make_processes, make_sampler, make_target, split_options
+from egm.train.capture import WARM_UP
 from egm.train.progress import Silent
 from egm.train.trainer import Trainer
 
@@ -69,8 +70,17 @@ def median_seconds(run: Callable[[], object], device: str, *, repeats: int = 7) 
     return statistics.median(seconds), max(seconds) - min(seconds)
 
 
+def warm_up(run: Callable[[], object]) -> None:
+    """As often as it takes until a step or a simulation is recorded, and once more as a replay."""
+    for _ in range(WARM_UP + 2):
+        run()
+
+
 def peak_gib(run: Callable[[], object], device: str) -> float | None:
-    """GiB that torch had allocated at most while `run` ran; None on a CPU, where nobody counts."""
+    """GiB that torch had allocated at most while `run` ran; None on a CPU, where nobody counts.
+
+    A replay allocates nothing, so `run` must be what is recorded as well (`warm_up`).
+    """
     if not device.startswith("cuda"):
         return None
     torch.cuda.reset_peak_memory_stats()

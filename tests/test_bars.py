@@ -29,6 +29,8 @@ def test_a_run_that_reaches_everything():
         ({"train_seconds": 301.0}, "301.0 seconds"),
         ({"ess": 0.79}, "ESS below 0.8"),
         ({"ess": None}, "ESS below 0.8"),
+        ({"log_z": None}, "log Z off by more than 0.01"),
+        ({"modes": None}, "None of 40 modes"),
         ({"log_z": 0.98}, "log Z off by more than 0.01"),
         ({"metrics": {**SCORE, "x_w2": {"mean": 1.26, "floor": 1.0}}}, "x_w2 above the floor"),
         ({"resampled": {"e_w1": {"mean": 1.26, "floor": 1.0}}}, "resampled e_w1 above the floor"),

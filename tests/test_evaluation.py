@@ -1,6 +1,7 @@
 """Evaluation: exact draws score at the floor and untrained ones do not; draws are fresh; nothing is left behind."""
 
 import dataclasses
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -232,6 +233,43 @@ class WeightedSampler(FakeSampler):
         self.seeds.append(seed)
         state = self.draw(n, seed=seed)
         return Draws(self.space, state, log_weights=torch.linspace(0.0, 1.0, n))
+
+
+class OtherWeights(WeightedSampler):
+    """Log-weights of a normal law that changes from call to call."""
+
+    weights: list[torch.Tensor]
+
+    def sample(self, n, *, seed, weigh=True):
+        drawn = super().sample(n, seed=seed)
+        self.weights.append(len(self.seeds) + torch.randn(n, generator=torch.Generator().manual_seed(seed)).double())
+        return Draws(self.space, drawn.state, log_weights=self.weights[-1])
+
+
+def test_the_certificate_is_of_all_draws():
+    target = targets.GBRBM()
+    sampler: Any = OtherWeights(target, target.exact_sample)
+    sampler.weights = []
+    record = egm.evaluate(sampler, n=50, repeats=4, floor_pairs=2, metrics=["e_w1"], resample_from=3)
+    log_w = torch.cat(sampler.weights)
+    pooled = Draws(target.space, target.exact_sample(len(log_w)), log_weights=log_w)
+    assert len(log_w) == 4 * 3 * 50
+    for name in ("ess", "log_z", "elbo"):
+        assert record[name] == pytest.approx(getattr(pooled, name))
+    assert record["log_z_stderr"] == pytest.approx(pooled.log_z_stderr, rel=0.01)
+    assert record["resampled"] is not None
+
+
+def test_resampled_scores_can_be_left_out():
+    target = targets.GBRBM()
+    sampler: Any = OtherWeights(target, target.exact_sample)
+    sampler.weights = []
+    record = egm.evaluate(sampler, n=1, repeats=1, floor_pairs=2, metrics=["e_w1"], resample_from=1)
+    assert [len(w) for w in sampler.weights] == [1]
+    assert record["resampled"] is None
+    assert (record["ess"], record["log_z_stderr"]) == (1.0, math.inf)
+    with pytest.raises(ValueError, match="repeats and resample_from must be at least 1, got 3 and 0"):
+        egm.evaluate(sampler, repeats=3, resample_from=0)
 
 
 @pytest.mark.parametrize("repeats", [1, 5])

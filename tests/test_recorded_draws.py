@@ -1,6 +1,8 @@
 """Draws that are replayed on a GPU are those that a plain simulation makes; batches follow from the network's size."""
 
 import copy
+import pickle
+import weakref
 
 import pytest
 import torch
@@ -45,20 +47,31 @@ def test_draws_are_not_overwritten_by_later_ones():
     def draw():
         return Simulation({"x": x.copy_(torch.rand(3, generator=generator))})  # as a replay does
 
-    first = recorded("key", draw).state["x"]
+    first = recorded("key", draw, generator).state["x"]
     kept = first.clone()
-    recorded("key", draw)
+    recorded("key", draw, generator)
     assert torch.equal(first, kept)
 
 
 def test_few_recordings_are_kept():
     recorded = RecordedDraws()
-    recorded.generator(torch.device("cpu"), 0)
     for key in (1, 2, 1, 3):
-        recorded(key, lambda: Simulation({"x": torch.zeros(1)}))
+        recorded(key, lambda: Simulation({"x": torch.zeros(1)}), torch.Generator())
     assert list(recorded._steps) == [1, 3]
     assert KEPT == 2
     assert copy.deepcopy(recorded)._steps == {}
+
+
+def test_samplers_can_be_copied_pickled_and_freed():
+    sampler = trained()
+    expected = sampler.sample(9, seed=2)
+    for again in (copy.deepcopy(sampler), pickle.loads(pickle.dumps(sampler))):
+        assert torch.equal(again.sample(9, seed=2)["x"], expected["x"])
+    other = copy.deepcopy(sampler)
+    other.sample(9, seed=2, weigh=False)
+    gone = weakref.ref(other)
+    del other
+    assert gone() is None  # without garbage collection
 
 
 @pytest.mark.parametrize(

@@ -85,12 +85,14 @@ def pareto_k_limit(n: int) -> float:
 
 
 def log_mean(log_w: NDArray[np.float64]) -> tuple[float, float]:
-    """Logarithm of the mean of weights [parts, size], and its standard error from the spread between parts."""
+    """Logarithm of the mean of weights [parts, size] and its standard error, from the spread of parts (inf for one)."""
     top = float(log_w.max())
     if top == -math.inf:
         return top, math.nan
     means = np.exp(log_w - top).mean(1)
     mean = float(means.mean())
+    if len(means) < 2:
+        return top + math.log(mean), math.inf
     return top + math.log(mean), float(means.std(ddof=1)) / mean / math.sqrt(len(means))
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from egm.networks.base import Scalar
+from egm.networks.base import is_built_in
 from egm.paths.discrete import Masked
 from egm.paths.product import ProductPath
 from egm.spaces import State
@@ -61,7 +61,7 @@ class EnergyModel(nn.Module):
 
     def forward(self, x_t: State, t: Tensor, *, network: nn.Module | None = None) -> Tensor:
         """E^φ_t(x_t), [...]; `network` takes the place of the one that is trained (its running average)."""
-        seen = x_t if isinstance(self.network, Scalar) else self._path.space.widened(x_t)
+        seen = x_t if is_built_in(self.network) else self._path.space.widened(x_t)
         learned = self.offset + self.scale * (network or self.network)(seen, t)
         with torch.no_grad():
             known = self.known(x_t, t)

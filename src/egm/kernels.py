@@ -1,7 +1,7 @@
 """Triton kernels where they work, plain torch where they do not.
 
-Triton may be missing, have no C compiler to call, or not know the GPU. Whatever a kernel computes, torch can compute as
-well; so the first failure is reported in one warning, and from there on torch takes its place.
+Whatever a kernel computes, torch can compute as well. Where there is no Triton it does, and nothing is said; where
+Triton has no C compiler to call or does not know the GPU, the first failure is reported in one warning.
 """
 
 from __future__ import annotations

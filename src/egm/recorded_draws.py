@@ -20,27 +20,28 @@ class RecordedDraws:
         self._steps: dict[Hashable, CapturedStep] = {}
         self._generator: torch.Generator | None = None
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> RecordedDraws:
-        return RecordedDraws()  # a recording is of the original's networks
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RecordedDraws, ()  # copies begin without: a recording is of the original's networks
 
     def generator(self, device: torch.device, seed: int) -> torch.Generator:
-        """The one generator, which a recording has to know, with a new seed."""
+        """A generator with that seed; on a GPU always the same object, which a recording has to know."""
+        if device.type != "cuda":
+            return torch.Generator(device).manual_seed(seed)
         if self._generator is None or self._generator.device != device:
             self._generator, self._steps = torch.Generator(device), {}
         return self._generator.manual_seed(seed)
 
-    def __call__(self, key: Hashable, draw: Callable[[], Simulation]) -> Simulation:
+    def __call__(self, key: Hashable, draw: Callable[[], Simulation], generator: torch.Generator) -> Simulation:
         """draw(), from some time on by replaying it.
 
         Args:
             key: stands for everything that `draw` depends on: what has the same key is not called again.
             draw: simulates with random numbers of `generator`.
+            generator: the one that `generator` gave.
         """
-        if self._generator is None:
-            raise ValueError("ask for the generator first")
         step = self._steps.pop(key, None)
         if step is None:
-            step = CapturedStep(lambda: draw().tensors(), self._generator, None, what="the simulation")
+            step = CapturedStep(lambda: draw().tensors(), generator, None, what="the simulation")
         self._steps[key] = step  # the latest is the last
         while len(self._steps) > KEPT:
             self._steps.pop(next(iter(self._steps)))

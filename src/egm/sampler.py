@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from egm.draws import Draws
 from egm.energy_model import EnergyModel
 from egm.metrics.floors import derive_seed
 from egm.networks import predict
-from egm.networks.base import activation_bytes
+from egm.networks.base import activation_bytes, is_built_in
 from egm.path_weights import reverse_log_ratio, why_unweighted
 from egm.paths.discrete import Masked
 from egm.paths.product import ProductPath
@@ -195,12 +196,23 @@ class Sampler:
 
     def _replayed(self, n: int, *, generator: torch.Generator, steps: int | None, weigh: bool) -> Simulation:
         """`latent`, from some time on by replaying a recording; flows are not recorded, their determinants wait."""
-        draw = partial(self.latent, n, generator=generator, steps=steps, weigh=weigh)
-        if weigh and any(isinstance(process, Flow) for process in self.processes.values()):
-            return draw()
+        options: dict[str, Any] = {"generator": generator, "steps": steps, "weigh": weigh}
+        flows = weigh and any(isinstance(process, Flow) for process in self.processes.values())
+        if flows or self.device.type != "cuda":
+            return self.latent(n, **options)
+        weak = weakref.ref(self)  # a recording must not keep its sampler, and its own memory, alive
+
+        def draw() -> Simulation:
+            sampler = weak()
+            if sampler is None:
+                raise ReferenceError("the sampler is gone")
+            return sampler.latent(n, **options)
+
         tensors = (x for module in (self.network, self.error) for x in (*module.parameters(), *module.buffers()))
         where = tuple(x.data_ptr() for x in tensors)  # parameters may be replaced, and a recording would not notice
-        return self._recorded((n, steps, weigh, self.steps, self.solver, self.t_min, self.dtype, where), draw)
+        return self._recorded(
+            (n, steps, weigh, self.steps, self.solver, self.t_min, self.dtype, where), draw, generator
+        )
 
     def _together(self, n: int) -> int:
         """How many of n draws are simulated together by default."""
@@ -245,11 +257,11 @@ class Sampler:
         return float(log_w.mean()), float(log_w.std()) / math.sqrt(n)
 
     def _predict(self, x_t: State, t: torch.Tensor) -> State:
-        """Tables of symbols are computed from bfloat16 on a GPU, four times as fast; weights are those of the tables
-        that were drawn from. Means, from which densities and Jacobians are made, are not rounded.
+        """Built-in networks compute tables of symbols in bfloat16 on a GPU, which is faster; weights are those of the
+        tables that were drawn from. Means, from which densities and Jacobians are made, are not rounded.
         """
         device = self.device.type
-        rounded = device == "cuda" and not self.space.real
+        rounded = device == "cuda" and not self.space.real and is_built_in(self.network)
         with torch.autocast(device, dtype=torch.bfloat16, enabled=rounded, cache_enabled=False):
             return predict(self.network, self.processes, x_t, t)
 

@@ -106,6 +106,21 @@ class Scalar(nn.Module):
         return self.body(state, t)[self.name]
 
 
+def is_built_in(network: nn.Module) -> bool:
+    """Whether a network is one of this package's bodies, in whatever it wraps them in.
+
+    Those take symbols of any integer dtype and may be rounded; a user's module is called with int64, and as it is.
+    """
+    while not isinstance(network, Body):
+        inner = [
+            x for name in ("body", "network", "module") if isinstance(x := getattr(network, name, None), nn.Module)
+        ]
+        if not inner:
+            return False
+        network = inner[0]
+    return type(network).__module__.startswith("egm.networks.")
+
+
 def predict(network: Denoiser, processes: Mapping[str, Process[Any]], x_t: State, t: Time) -> State:
     """What a network predicts at latent states x_t: `process.link` of its output, for each variable.
 

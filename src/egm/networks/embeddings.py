@@ -11,7 +11,6 @@ embed B times.
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import torch
@@ -48,6 +47,14 @@ class SymbolEmbedding(nn.Embedding):
         return super().forward(input.int() if input.dtype == torch.uint8 else input)
 
 
+class Presence(nn.Module):
+    """Which of n symbols each site holds, [..., sites] to zeros and ones [..., sites · n]; zeros for the mask."""
+
+    def forward(self, x: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+        symbols = torch.arange(n, device=x.device, dtype=x.dtype)
+        return (x[..., None] == symbols).flatten(-2).to(dtype)
+
+
 class FlatTokens(nn.Module):
     """The symbols of a state, embedded and laid side by side: [..., 4 · sites], so that sites stay distinct."""
 
@@ -57,6 +64,7 @@ class FlatTokens(nn.Module):
         # a list: names are the user's, and a ModuleDict refuses those of its own methods ("values", "type")
         self.tables = nn.ModuleList(SymbolEmbedding(v.size + 1, TOKEN_FEATURES) for v in space.categorical.values())
         self.features = TOKEN_FEATURES * sum(self.sites.values())
+        self.presence = Presence()  # a module, so that `activation_bytes` sees what it takes
 
     def project(self, state: State, batch: torch.Size, weight: Tensor) -> list[Tensor]:
         """weight [width, features] times the embedded symbols: for each categorical variable its share [..., width].
@@ -65,17 +73,16 @@ class FlatTokens(nn.Module):
         the mask: a state is then one number for each symbol of each site, fewer than its embedding has.
         """
         parts: list[Tensor] = []
-        starts = itertools.accumulate((TOKEN_FEATURES * sites for sites in self.sites.values()), initial=0)
-        for (name, sites), table, start in zip(self.sites.items(), self.tables, starts, strict=False):
-            own, x = weight[:, start : start + TOKEN_FEATURES * sites], state[name].reshape(*batch, sites)
+        shares = weight.split([TOKEN_FEATURES * sites for sites in self.sites.values()], 1)
+        for (name, sites), table, own in zip(self.sites.items(), self.tables, shares, strict=True):
+            x = state[name].reshape(*batch, sites)
             embedding, n = table.get_parameter("weight"), len(table.get_parameter("weight")) - 1
             if n > TOKEN_FEATURES:
                 parts.append(linear(table(x).flatten(-2), own))
                 continue
             each = own.unflatten(1, (sites, TOKEN_FEATURES)) @ embedding.T  # [width, sites, n + 1]
             hidden = each[..., n]
-            symbols = torch.arange(n, device=x.device, dtype=x.dtype)
-            present = (x[..., None] == symbols).flatten(-2).to(working_dtype(weight))
+            present = self.presence(x, n, working_dtype(weight))
             parts.append(linear(present, (each[..., :n] - hidden[..., None]).flatten(1), hidden.sum(1)))
         return parts
 

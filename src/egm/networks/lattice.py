@@ -108,6 +108,8 @@ class LatticeConv(Body):
         if key not in _SEEN_TO_WORK:  # forwards and backwards: a failure later on could not be helped
             try:
                 kernels.try_out(self.grid, self.width, self.kernel, device)
+            except torch.OutOfMemoryError:
+                raise
             except Exception as error:
                 give_up(KERNELS, error)
                 return None

@@ -243,7 +243,7 @@ def normalised_blocks(h: Tensor, blocks: Sequence[Sequence[Tensor]], kernel: int
 
 def try_out(grid: tuple[int, int], width: int, kernel: int, device: torch.device) -> None:
     """A block forwards and backwards, on a few states of zeros; raises where a kernel cannot be compiled."""
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
         h = torch.zeros(WARPS, *grid, width, dtype=torch.bfloat16, device=device, requires_grad=True)
         shapes = ((len(h), width), (width, width, kernel, kernel), (width, width), (width, width))
         block = [torch.zeros(shape, device=device, requires_grad=True) for shape in shapes]

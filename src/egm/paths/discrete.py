@@ -65,12 +65,14 @@ class DiscretePath(Path[Categorical]):
 
     def average(self, x_r: Tensor, weights: Tensor) -> Tensor:
         """Σ_k w_k δ(x_r^k = y), the table [..., *shape, alphabet] of end points [K, ..., *shape], weights [K, ...]."""
-        fitting = x_r.is_cuda and weights.is_floating_point() and weights.shape == self.batch_shape(x_r)
+        fitting = x_r.is_cuda and not weights.requires_grad and weights.shape == self.batch_shape(x_r)
         if fitting and (kernels := find_kernels(KERNELS)) is not None and self.alphabet <= kernels.MOST_SYMBOLS:
             flat = x_r.reshape(len(x_r), -1, self.variable.sites)
             try:
                 table = kernels.count(flat, weights.reshape(len(x_r), -1), self.alphabet)
-            except Exception as error:  # whatever went wrong, torch can do it
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # whatever else went wrong, torch can do it
                 give_up(KERNELS, error)
             else:
                 return table.reshape(*x_r.shape[1:], self.alphabet)
