@@ -9,7 +9,7 @@ from torch.optim.swa_utils import AveragedModel
 
 import egm
 from egm import targets
-from egm.networks import MLP, Preconditioned, ResidualMLP, Scalar, Symmetrised
+from egm.networks import MLP, Preconditioned, ResidualMLP, Scalar, Symmetrised, mlp
 from egm.networks.base import activation_bytes, is_built_in
 from egm.networks.embeddings import TOKEN_FEATURES, FlatTokens
 from egm.networks.symmetric import shifted
@@ -90,7 +90,22 @@ def test_few_symbols_are_projected_without_their_embedding(n):
 
 
 @pytest.mark.parametrize("body", [MLP, ResidualMLP])
-def test_gradients_reach_the_embedding(body):
+def test_many_states_are_treated_as_few_are(monkeypatch, body):
+    space = Space(s=Categorical(2, shape=3), k=Categorical(9), x=Real(2))
+    torch.manual_seed(0)
+    network = body(space, {"energy": ()}, width=8, depth=2).double()
+    nn.init.normal_(next(p for name, p in network.named_parameters() if name.endswith("linear.weight")))
+    state = draw(space, (2, 50))
+    expected = network(state, torch.tensor(0.3, dtype=torch.float64))["energy"]
+    monkeypatch.setattr(mlp, "MANY_STATES", 100)
+    monkeypatch.setattr(FlatTokens, "forward", None)
+    torch.testing.assert_close(network(state, torch.tensor(0.3, dtype=torch.float64))["energy"], expected)
+
+
+@pytest.mark.parametrize("many", [1, 100])
+@pytest.mark.parametrize("body", [MLP, ResidualMLP])
+def test_gradients_reach_the_embedding(monkeypatch, body, many):
+    monkeypatch.setattr(mlp, "MANY_STATES", many)
     space = Space(s=Categorical(2, shape=3), x=Real(2))
     torch.manual_seed(0)
     network = body(space, {"energy": ()}, width=8, depth=2)

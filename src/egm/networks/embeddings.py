@@ -47,14 +47,6 @@ class SymbolEmbedding(nn.Embedding):
         return super().forward(input.int() if input.dtype == torch.uint8 else input)
 
 
-class Presence(nn.Module):
-    """Which of n symbols each site holds, [..., sites] to zeros and ones [..., sites · n]; zeros for the mask."""
-
-    def forward(self, x: Tensor, n: int, dtype: torch.dtype) -> Tensor:
-        symbols = torch.arange(n, device=x.device, dtype=x.dtype)
-        return (x[..., None] == symbols).flatten(-2).to(dtype)
-
-
 class FlatTokens(nn.Module):
     """The symbols of a state, embedded and laid side by side: [..., 4 · sites], so that sites stay distinct."""
 
@@ -64,7 +56,11 @@ class FlatTokens(nn.Module):
         # a list: names are the user's, and a ModuleDict refuses those of its own methods ("values", "type")
         self.tables = nn.ModuleList(SymbolEmbedding(v.size + 1, TOKEN_FEATURES) for v in space.categorical.values())
         self.features = TOKEN_FEATURES * sum(self.sites.values())
-        self.presence = Presence()  # a module, so that `activation_bytes` sees what it takes
+
+    def forward(self, state: State, batch: torch.Size) -> list[Tensor]:
+        """One tensor [..., 4 · sites] for each categorical variable."""
+        pairs = zip(self.sites.items(), self.tables, strict=True)
+        return [table(state[name].reshape(*batch, sites)).flatten(-2) for (name, sites), table in pairs]
 
     def project(self, state: State, batch: torch.Size, weight: Tensor) -> list[Tensor]:
         """weight [width, features] times the embedded symbols: for each categorical variable its share [..., width].
@@ -82,7 +78,8 @@ class FlatTokens(nn.Module):
                 continue
             each = own.unflatten(1, (sites, TOKEN_FEATURES)) @ embedding.T  # [width, sites, n + 1]
             hidden = each[..., n]
-            present = self.presence(x, n, working_dtype(weight))
+            symbols = torch.arange(n, device=x.device, dtype=x.dtype)
+            present = (x[..., None] == symbols).flatten(-2).to(working_dtype(weight))
             parts.append(linear(present, (each[..., :n] - hidden[..., None]).flatten(1), hidden.sum(1)))
         return parts
 

@@ -23,6 +23,7 @@ from egm.networks.embeddings import TIME_FEATURES, FlatReals, FlatTokens, TimeEm
 from egm.spaces import Space, State
 
 REAL_FEATURES = 64
+MANY_STATES = 4096  # from which on it pays to take the first layer's matrix apart
 
 
 class MLP(Body):
@@ -42,8 +43,7 @@ class MLP(Body):
 
     def forward(self, state: State, t: Tensor) -> State:
         batch = self.batch_shape(state, t)
-        reals = self.reals(state, batch)
-        h = first_layer(self.first, self.tokens, state, batch, join(reals) if reals else None)
+        h = first_layer(self.first, self.tokens, state, batch, self.reals(state, batch))
         h = silu(h.add_(self.first_time(self.time(t))), inplace=True)
         for layer in self.hidden:
             h = silu(layer(h), inplace=True)
@@ -84,20 +84,21 @@ class ResidualMLP(Body):
     def forward(self, state: State, t: Tensor) -> State:
         batch = self.batch_shape(state, t)
         reals = self.reals(state, batch)
-        joined = join(reals) if reals else None
         if self.real_embedding is not None:
-            joined = silu(self.real_embedding(joined), inplace=True)
-        h = first_layer(self.first, self.tokens, state, batch, joined).add_(self.first_time(self.time(t)))
+            reals = [silu(self.real_embedding(join(reals)), inplace=True)]
+        h = first_layer(self.first, self.tokens, state, batch, reals).add_(self.first_time(self.time(t)))
         for block in self.blocks:
             h = h + block(h)
         return {name: predictor(h) for name, predictor in zip(self.outputs, self.predictors, strict=True)}
 
 
-def first_layer(layer: nn.Linear, tokens: FlatTokens, state: State, batch: torch.Size, reals: Tensor | None) -> Tensor:
-    """W [tokens, reals] + b, [..., width]."""
+def first_layer(layer: nn.Linear, tokens: FlatTokens, state: State, batch: torch.Size, reals: list[Tensor]) -> Tensor:
+    """W [tokens, reals] + b, [..., width]; for many states by parts, so that tokens need not be embedded."""
+    if batch.numel() < MANY_STATES:
+        return layer(join(tokens(state, batch) + reals))
     parts = tokens.project(state, batch, layer.weight[:, : tokens.features])
-    if reals is not None:
-        parts.append(linear(reals, layer.weight[:, tokens.features :]))
+    if reals:
+        parts.append(linear(join(reals), layer.weight[:, tokens.features :]))
     return functools.reduce(Tensor.add_, parts).add_(layer.bias)
 
 
