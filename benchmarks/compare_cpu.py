@@ -43,7 +43,7 @@ trainer = trainer_of(recipe, method, "cpu", **changes)
 draw = lambda: trainer.method.refresh(trainer.buffer, trainer.draw())
 draw(), train_steps(trainer, 2)
 print(json.dumps({"step": median_seconds(lambda: train_steps(trainer, 3), "cpu", repeats=3)[0] / 3,
-                  "draws": median_seconds(draw, "cpu", repeats=1)[0]}))
+                  "draws": median_seconds(draw, "cpu", repeats=5)[0]}))
 """
 
 

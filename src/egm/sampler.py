@@ -20,7 +20,7 @@ from egm.draws import Draws
 from egm.energy_model import EnergyModel
 from egm.metrics.floors import derive_seed
 from egm.networks import predict
-from egm.networks.base import activation_bytes, is_built_in
+from egm.networks.base import activation_bytes, is_built_in, rounding
 from egm.path_weights import reverse_log_ratio, why_unweighted
 from egm.paths.discrete import Masked
 from egm.paths.product import ProductPath
@@ -260,9 +260,7 @@ class Sampler:
         """Built-in networks compute tables of symbols in bfloat16 on a GPU, which is faster; weights are those of the
         tables that were drawn from. Means, from which densities and Jacobians are made, are not rounded.
         """
-        device = self.device.type
-        rounded = device == "cuda" and not self.space.real and is_built_in(self.network)
-        with torch.autocast(device, dtype=torch.bfloat16, enabled=rounded, cache_enabled=False):
+        with rounding(self.device, enabled=not self.space.real and is_built_in(self.network)):
             return predict(self.network, self.processes, x_t, t)
 
     def _course(self, steps: int | None, *, exchanged: bool = False) -> dict[str, Any]:

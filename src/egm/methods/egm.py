@@ -27,7 +27,7 @@ from egm.energy_model import EnergyModel, unfinished
 from egm.estimators import Estimate, Proposal, estimate, wide_bytes
 from egm.losses import RealLoss, SymbolLoss, variable_loss
 from egm.methods.base import T_MAX, Method, stratified_times
-from egm.networks.base import activation_bytes, is_built_in
+from egm.networks.base import activation_bytes, is_built_in, rounding
 from egm.paths.discrete import Masked
 from egm.paths.gaussian import VE
 from egm.paths.product import ProductPath
@@ -272,10 +272,8 @@ class EGM(Method):
         """E^φ by its running average, once that has begun; on a GPU built-in ones in bfloat16 (but for their heads)."""
         if self.energy_model is None or self.average is None:
             raise ValueError("EGM has no energy model")
-        network, device = self.average if self.averaging else None, next(iter(x_r.values())).device.type
-        rounded = device == "cuda" and is_built_in(self.energy_model.network)
-        # without a cache: recorded steps must cast the weights anew
-        with torch.autocast(device, dtype=torch.bfloat16, enabled=rounded, cache_enabled=False):
+        network, device = self.average if self.averaging else None, next(iter(x_r.values())).device
+        with rounding(device, enabled=is_built_in(self.energy_model.network)):
             return self.energy_model(x_r, r, network=network)
 
     def _site_energy(self, x_t: State, t: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -119,6 +120,13 @@ def is_built_in(network: nn.Module) -> bool:
             return False
         network = inner[0]
     return type(network).__module__.startswith("egm.networks.")
+
+
+def rounding(device: torch.device, *, enabled: bool) -> AbstractContextManager[object]:
+    """Matrix products in bfloat16 on a GPU, if `enabled`; weights are cast anew each time, also in recorded steps."""
+    if not enabled or device.type != "cuda":
+        return nullcontext()
+    return torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False)
 
 
 def predict(network: Denoiser, processes: Mapping[str, Process[Any]], x_t: State, t: Time) -> State:

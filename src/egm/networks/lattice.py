@@ -72,6 +72,8 @@ class LatticeConv(Body):
         self.heads = nn.ModuleList(Head(width, shape[2:]) for shape in self.outputs.values())
 
     def forward(self, state: State, t: Tensor) -> State:
+        if not torch.is_autocast_enabled(t.device.type):
+            return self._outputs(state, t)
         with torch.autocast(t.device.type, enabled=False):  # what is rounded is decided here
             return self._outputs(state, t)
 
