@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from egm.train.run_directory import commit, hardware
-from timing import median_seconds, peak_gib, train_steps, trainer_of, warm_up
+from timing import timed, trainer_of
 
 RECIPE = "paper/ising10-b04"
 WIDTH = "MLP(width=256, depth=3)"
@@ -28,7 +28,7 @@ AXES: dict[str, list[int]] = {
     "batch_size": [75, 150, 300, 600, 1200],
 }
 LABELS = {"size": "rows of the lattice", "proposals": "proposals", "batch_size": "states in a batch"}
-STEPS, DRAWS = 3, 2000
+DRAWS = 2000
 
 
 def measure(axis: str, value: int, method: str, device: str, *, draws: bool, base: dict[str, int]) -> dict[str, Any]:
@@ -38,24 +38,9 @@ def measure(axis: str, value: int, method: str, device: str, *, draws: bool, bas
         changes["energy_network"] = WIDTH
     changes |= {"target": f"Ising(size={value}, beta=0.4)"} if axis == "size" else {axis: value}
     trainer = trainer_of(RECIPE, method, device, **changes)
-    if draws:
-        trainer.sampler.solver = "auto"
-
-        def run() -> object:
-            return trainer.sampler.sample(DRAWS, seed=1)
-
-        each = 1
-    else:
-
-        def run() -> object:
-            return train_steps(trainer, STEPS)
-
-        each = STEPS
-    peak = peak_gib(lambda: warm_up(run), device)
-    seconds, spread = median_seconds(run, device, repeats=5)
+    found = timed(trainer, device, draws=DRAWS if draws else None, repeats=5)
     return {
-        "axis": axis, "value": value, "what": "draws" if draws else method, "ms": round(1e3 * seconds / each, 3),
-        "spread_ms": round(1e3 * spread / each, 3), "gib": None if peak is None else round(peak, 3),
+        "axis": axis, "value": value, "what": "draws" if draws else method, **found,
         "hardware": hardware(torch.device(device)), "torch": torch.__version__, "commit": commit(),
     }  # fmt: skip
 

@@ -31,9 +31,8 @@ from egm.paths.discrete import KERNELS as COUNTING_KERNELS
 from egm.train.run_directory import commit, hardware
 from egm.train.trainer import Trainer
 from roofline import floor_of
-from timing import median_seconds, peak_gib, train_steps, trainer_of, warm_up
+from timing import timed, trainer_of
 
-STEPS = 5
 DRAWS = 2000
 
 
@@ -64,29 +63,11 @@ CASES = [
 def measure(case: Case, device: str, changes: dict[str, Any]) -> dict[str, Any]:
     """Time, memory, floor and correctness of one case."""
     trainer = trainer_of(case.recipe, case.method, device, **changes)
-    if case.draws:
-        sampler = trainer.sampler
-        sampler.solver = "auto"  # first hitting: a call of the network for each site, not a thousand Euler steps
-
-        def run() -> object:
-            return sampler.sample(DRAWS, seed=1)
-
-        each = 1
-    else:
-
-        def run() -> object:
-            return train_steps(trainer, STEPS)
-
-        each = STEPS
-    peak = peak_gib(lambda: warm_up(run), device)
-    seconds, spread = median_seconds(run, device)
-    milliseconds = 1e3 * seconds / each
+    found = timed(trainer, device, draws=DRAWS if case.draws else None)
     least = floor_of(trainer, draws=DRAWS if case.draws else None)
     return {
         **asdict(case),
-        "ms": round(milliseconds, 3),
-        "spread_ms": round(1e3 * spread / each, 3),
-        "gib": None if peak is None else round(peak, 2),
+        **found,
         "floor_ms": round(least.milliseconds, 3),
         "bound_by": least.bound_by,
         "check": None if case.draws else check(trainer),

@@ -15,6 +15,7 @@ from egm.train.capture import WARM_UP
 from egm.train.progress import Silent
 from egm.train.trainer import Trainer
 
+STEPS = 5  # gradient steps timed together
 NOT_OPTIONS = ("target", "method", "paths", "processes", "network", "energy_network", "steps", "time_limit")
 
 
@@ -70,20 +71,31 @@ def median_seconds(run: Callable[[], object], device: str, *, repeats: int = 7) 
     return statistics.median(seconds), max(seconds) - min(seconds)
 
 
-def warm_up(run: Callable[[], object]) -> None:
-    """As often as it takes until a step or a simulation is recorded, and once more as a replay."""
-    for _ in range(WARM_UP + 2):
-        run()
+def timed(trainer: Trainer, device: str, *, draws: int | None = None, repeats: int = 7) -> dict[str, Any]:
+    """Milliseconds, their spread and GiB of a gradient step, or of so many draws by first hitting; both as replays.
 
-
-def peak_gib(run: Callable[[], object], device: str) -> float | None:
-    """GiB that torch had allocated at most while `run` ran; None on a CPU, where nobody counts.
-
-    A replay allocates nothing, so `run` must be what is recorded as well (`warm_up`).
+    Memory is what torch has allocated at most from before the recording on (a replay allocates nothing); None on a CPU.
     """
-    if not device.startswith("cuda"):
-        return None
-    torch.cuda.reset_peak_memory_stats()
-    run()
+    if draws is not None:
+        trainer.sampler.solver = "auto"  # first hitting: a call of the network for each site
+
+    def run() -> None:
+        if draws is None:
+            train_steps(trainer, STEPS)
+        else:
+            trainer.sampler.sample(draws, seed=1)
+
+    on_gpu = device.startswith("cuda")
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    for _ in range(WARM_UP + 2):  # until it is recorded, and once as a replay
+        run()
     wait(device)
-    return torch.cuda.max_memory_allocated() / 2**30
+    peak = torch.cuda.max_memory_allocated() / 2**30 if on_gpu else None
+    seconds, spread = median_seconds(run, device, repeats=repeats)
+    scale = 1e3 / (STEPS if draws is None else 1)
+    return {
+        "ms": round(scale * seconds, 3),
+        "spread_ms": round(scale * spread, 3),
+        "gib": None if peak is None else round(peak, 3),
+    }

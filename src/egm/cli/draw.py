@@ -33,7 +33,7 @@ def sample(argv: list[str]) -> int:
         type=Count | None,
         help="of the simulation; by default those of the run, and one for each site where all variables are masked",
     )
-    parser.add_argument("--batch_size", type=Count, default=10_000, help="draws simulated together")
+    parser.add_argument("--batch_size", type=Count | None, help="draws simulated together, by default up to 10 000")
     parser.add_argument("--target", type=str | None, help="module:function, to weigh draws for an energy of your own")
     parser.add_argument("--device", type=str, default="cpu", help="where to draw, cpu or cuda")
     values, _ = parser.read(argv)
