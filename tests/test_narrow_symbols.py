@@ -171,8 +171,7 @@ def test_which_networks_are_built_in():
 
 def test_what_symbols_take_before_the_first_layer_counts():
     space = Space(s=Categorical(2, shape=(32, 32)))
-    body, state = MLP(space, {"energy": ()}, width=8), {"s": torch.zeros(1, 32, 32, dtype=torch.int64)}
-    assert activation_bytes(body, state, torch.zeros(1)) >= 2 * 32 * 32 * 4
+    assert activation_bytes(MLP(space, {"energy": ()}, width=8), ProductPath(space)) >= 2 * 32 * 32 * 4
 
 
 @pytest.mark.parametrize("make", [Watching, Wrapped])

@@ -218,10 +218,8 @@ class Sampler:
         """How many of n draws are simulated together by default."""
         if n <= LEAST_TOGETHER:
             return n
-        generator = torch.Generator(self.device).manual_seed(0)
-        x = self.path.prior_sample((1,), 0.5, generator=generator, dtype=self.dtype, device=self.device)
         with self._evaluating():
-            each = activation_bytes(self.network, x, torch.full((1,), 0.5, dtype=self.dtype, device=self.device))
+            each = activation_bytes(self.network, self.path)
         return max(LEAST_TOGETHER, min(MOST_TOGETHER, MOST_BYTES // max(1, each)))
 
     def _eubo(self, seed: int, steps: int | None, *, exchanged: bool) -> Callable[[], tuple[float, float]] | None:

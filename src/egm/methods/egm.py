@@ -305,11 +305,7 @@ class EGM(Method):
         """Bytes that E^φ takes for one state."""
         if self.energy_model is None:
             return 0
-        network = self.energy_model.network
-        like = next(network.parameters())
-        generator = torch.Generator(like.device).manual_seed(0)
-        x = self.path.prior_sample((1,), 0.5, generator=generator, dtype=like.dtype, device=like.device)
-        return activation_bytes(network, x, torch.full((1,), 0.5, dtype=like.dtype, device=like.device))
+        return activation_bytes(self.energy_model.network, self.path)
 
 
 def default_t_min(path: ProductPath) -> float:

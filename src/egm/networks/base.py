@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from egm.paths.base import Time
+from egm.paths.product import ProductPath
 from egm.processes.base import DenoisingProcess, Process
 from egm.spaces import Categorical, Real, Space, State
 
@@ -201,9 +202,11 @@ def not_negative(**options: int) -> None:
 
 
 @torch.no_grad()
-def activation_bytes(network: nn.Module, x: State, t: Tensor) -> int:
-    """Bytes of activations that are alive at once while a network is evaluated at x: four times its largest output."""
-    sizes = [0]
+def activation_bytes(network: nn.Module, path: ProductPath) -> int:
+    """Bytes of activations alive at once while a network sees one state of a path: four times its largest output."""
+    like, sizes = next(network.parameters()), [0]
+    generator = torch.Generator(like.device).manual_seed(0)
+    x = path.prior_sample((1,), 0.5, generator=generator, dtype=like.dtype, device=like.device)
 
     def look(module: nn.Module, given: object, output: object) -> None:
         if isinstance(output, Tensor):
@@ -211,7 +214,7 @@ def activation_bytes(network: nn.Module, x: State, t: Tensor) -> int:
 
     hooks = [module.register_forward_hook(look) for module in network.modules()]
     try:
-        network(x, t)
+        network(x, torch.full((1,), 0.5, dtype=like.dtype, device=like.device))
     finally:
         for hook in hooks:
             hook.remove()
