@@ -28,7 +28,7 @@ CELLS = [
     Cell("fast/gmm40", "egm-sp", 80),
     Cell("fast/ising10-critical", "egm-sp", 120),
     Cell("fast/ising15-critical", "egm-sp", 240),
-    Cell("fast/ising16-critical", "egm-sp", 240),
+    Cell("fast/ising16-critical", "egm-sp", 280),
     Cell("fast/potts16-critical", "egm-sp", 280),
     Cell("fast/ising10-b04", "egm-sp", 60, (0,), "ablation", WITHOUT),
 ]
