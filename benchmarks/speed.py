@@ -8,7 +8,8 @@ The settings are the paper's (`recipes/paper`): batches of 300, 2000 proposals f
 training loop, replayed as CUDA graphs; memory is what torch has allocated at most, the recording included. Draws are
 made by first hitting, a call of the network for each site, and replayed as well; the authors' take 1000 Euler steps.
 Every case is also checked: on fresh random states the estimates that training uses are compared with plain ones (no
-kernels, no bfloat16) from the same proposals, beside the error that the proposals themselves leave.
+kernels, no bfloat16) from the same proposals, beside the error that the proposals themselves leave; the law of the
+proposals has tests of its own.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ import egm.kernels
 from egm.estimators import Estimate, estimate
 from egm.methods.egm import EGM
 from egm.networks.base import Head
-from egm.networks.lattice import KERNELS as LATTICE_KERNELS
-from egm.paths.discrete import KERNELS as COUNTING_KERNELS
+from egm.networks.fused import KERNELS as NETWORK_KERNELS
+from egm.paths.discrete import COUNTING_KERNELS
+from egm.targets.lattice import KERNELS as ENERGY_KERNELS
 from egm.train.run_directory import commit, hardware
 from egm.train.trainer import Trainer
 from roofline import floor_of
@@ -99,7 +101,7 @@ def check(trainer: Trainer) -> dict[str, float]:
         energy: Any = method.energy
         if method.energy_model is not None:
             energy = method.energy_model if plain else method._learned_energy
-        missing = {LATTICE_KERNELS, COUNTING_KERNELS} if plain else set()
+        missing = {NETWORK_KERNELS, COUNTING_KERNELS, ENERGY_KERNELS} if plain else set()
         before, egm.kernels._MISSING = egm.kernels._MISSING, missing
         try:
             return estimate(

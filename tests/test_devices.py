@@ -55,7 +55,7 @@ def test_paths_and_processes_stay_on_their_device(device):
         path = make(real)
         x_1 = real.noise((8,), generator=generator, device=device)
         x_t = path.sample(x_1, t, generator=generator)
-        proposals = path.propose(x_t, t, t + 0.2, count=5, generator=generator)
+        proposals = path.proposer(x_t, t, t + 0.2)(5, generator)
         assert (proposals.device.type, proposals.dtype) == (device, torch.float32)
         assert path.log_prob(x_t, proposals, t, t + 0.2).shape == (5, 8)
         kernel = Jump(path, bins=8).kernel(x_t, x_1, t)
@@ -69,7 +69,7 @@ def test_paths_and_processes_stay_on_their_device(device):
         table = path.one_hot(x_1)[..., :4]
         x_r = DiscreteJump(path).step(x_t, table, t, t + 0.2, generator=generator)
         symbols.check(x_r, "h", masked=make is Masked)
-        assert path.propose(x_t, t, t + 0.2, count=5, generator=generator).device.type == device
+        assert path.proposer(x_t, t, t + 0.2)(5, generator).device.type == device
         assert DiscreteJump(path).log_step(x_r, x_t, table, t, t + 0.2).device.type == device
 
 
@@ -80,7 +80,7 @@ def test_product_path_on_a_device(device):
     generator = torch.Generator(device).manual_seed(0)
     latent = path.prior_sample((4,), generator=generator, device=device)
     assert path.prior_log_prob(latent).device.type == device
-    proposals = path.propose(latent, 0.2, count=3, generator=generator)
+    proposals = path.proposer(latent, 0.2)(3, generator)
     assert target.latent_energy(proposals).shape == (3, 4)
 
 

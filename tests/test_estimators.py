@@ -103,9 +103,9 @@ def test_bootstrapping_evens_out_the_weights(oracle, proposal):
     spreads, sizes = [], []
     for r in (1.0, 0.55):
         sizes.append(float(repeat(oracle, r, 1024, 200, proposal=proposal)[0].ess.mean()))
-        draw = oracle.path.propose if proposal == "flat" else oracle.path.propose_reference
         end = torch.tensor(r, dtype=torch.float64)
-        x_r = draw(oracle.start(), T, end, count=20_000, generator=torch.Generator().manual_seed(0))
+        draw = oracle.path.proposer(oracle.start(), T, end, law=proposal)
+        x_r = draw(20_000, torch.Generator().manual_seed(0))
         log_w = -oracle.energy(x_r, end)
         spreads.append(float((log_w if proposal == "flat" else log_w - oracle.path.prior_log_prob(x_r, end)).var()))
     assert sizes[1] > 0.8 > sizes[0]

@@ -96,4 +96,4 @@ class EnergyModel(nn.Module):
 def unfinished(path: ProductPath, x_t: State) -> Tensor:
     """Whether any site of a masked variable is still masked, bool [...]; the path has one at least."""
     masked = {name: part for name, part in path.paths.items() if isinstance(part, Masked)}
-    return torch.stack([part.sum_sites(part.active(x_t[name])) > 0 for name, part in masked.items()]).any(0)
+    return torch.stack([part.occurrences(x_t[name], part.variable.mask) > 0 for name, part in masked.items()]).any(0)

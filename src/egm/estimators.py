@@ -18,18 +18,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from egm.paths.base import Time
+from egm.paths.base import Proposal, Time
 from egm.paths.product import ProductPath
 from egm.processes.base import Process
 from egm.processes.jump import Jump
 from egm.spaces import Space, State
 
-Proposal = Literal["flat", "reference"]
 DRAW_TOGETHER = 128  # proposals drawn by one call, whatever the chunk: random numbers do not depend on memory
 TEMPORARIES = 6  # tensors of a proposal's size that are alive at once
 
@@ -89,16 +88,14 @@ def estimate(
     x_t = path.space.narrowed(x_t)
     chunk = chunk_size(processes, x_t, count=count, memory=memory)
     most = slice_size(state_bytes * batch.numel(), memory)
-    draw = path.propose if proposal == "flat" else path.propose_reference
+    draw = path.proposer(x_t, t, r, law=proposal)
     peak: Tensor | None = None
     total = square = torch.zeros(())
     averages: State = {}
     for start in range(0, count, chunk):
         stop = min(start + chunk, count)
-        drawn = [
-            draw(x_t, t, r, count=min(DRAW_TOGETHER, stop - first), generator=generator)
-            for first in range(start, stop, DRAW_TOGETHER)
-        ]
+        blocks = range(start, stop, DRAW_TOGETHER)
+        drawn = [draw(min(DRAW_TOGETHER, stop - first), generator) for first in blocks]
         x_r = {name: torch.cat([part[name] for part in drawn]) for name in x_t}
         starts = range(0, stop - start, most)
         log_w = -torch.cat([energy({name: x[i : i + most] for name, x in x_r.items()}, r) for i in starts])

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
 
 _MISSING: set[str] = set()
+T = TypeVar("T")
 
 
 def find_kernels(module: str) -> Any:
@@ -21,6 +25,20 @@ def find_kernels(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         _MISSING.add(module)
+        return None
+
+
+def attempt(module: str, run: Callable[[Any], T]) -> T | None:
+    """run(kernels) with the module of that name, or None where there is none or where it fails."""
+    kernels = find_kernels(module)
+    if kernels is None:
+        return None
+    try:
+        return run(kernels)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever else went wrong, torch can do it
+        give_up(module, error)
         return None
 
 

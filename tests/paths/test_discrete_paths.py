@@ -53,8 +53,8 @@ def test_samples_and_proposals_follow_their_kernels(path, t, r):
     assert_counts(torch.bincount(index_of(drawn, x_t), minlength=len(x_t)), p[:, 0], "sample")
     for row in (0, len(x_t) - 1):
         law = p[row] / p[row].sum()
-        many = path.propose(x_t[row], t, r, count=count, generator=generator)
-        one_each = path.propose(x_t[row].expand(count, *x_t[row].shape), t, r, count=1, generator=generator)[0]
+        many = path.proposer(x_t[row], t, r)(count, generator)
+        one_each = path.proposer(x_t[row].expand(count, *x_t[row].shape), t, r)(1, generator)[0]
         for proposed in (many, one_each):
             assert_counts(
                 torch.bincount(index_of(proposed, x_r), minlength=len(x_r)), law, f"proposal from {x_t[row].tolist()}"
@@ -123,7 +123,7 @@ def test_results_have_the_dtype_of_the_times(path, t, r, expected):
     torch.testing.assert_close(torch.stack(times).flatten(), torch.tensor([0.3, 0.6], dtype=expected))
     results = (path.log_prob(x, x, t, r), path.bridge(x, table, t, r), path.rates(x, table, t, r))
     assert {result.dtype for result in results} == {expected}
-    assert path.sample(x, t, r).dtype == path.propose(x, t, r, count=2).dtype == torch.int64
+    assert path.sample(x, t, r).dtype == path.proposer(x, t, r)(2, None).dtype == torch.int64
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -185,7 +185,7 @@ def test_product_path_adds_logs_and_rejects_strangers():
     torch.testing.assert_close(in_numbers, path.log_prob(x_t, x_r, t, r), rtol=1e-14, atol=0)
     draws = {
         "sample": lambda p, pick, g: p.sample(pick(x_r), t, r, generator=g),
-        "propose": lambda p, pick, g: p.propose(pick(x_t), t, r, count=5, generator=g),
+        "propose": lambda p, pick, g: p.proposer(pick(x_t), t, r)(5, g),
         "prior_sample": lambda p, pick, g: p.prior_sample((50,), 0.4, generator=g, dtype=torch.float64),
     }
     for label, draw in draws.items():

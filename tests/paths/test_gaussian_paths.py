@@ -105,7 +105,7 @@ def test_samples_and_proposals_follow_their_kernels(path, t, r):
     x_t = path.sample(x.expand(20_000, *axes), t, r, generator=generator)
     assert_mean(x_t, a * x, "sample mean")
     assert_variance(x_t, s2 * spread, "sample variance")
-    x_r = path.propose(x, t, r, count=20_000, generator=generator)
+    x_r = path.proposer(x, t, r)(20_000, generator)
     assert x_r.shape == (20_000, *axes)
     assert_mean(x_r, x / a, "proposal mean")
     assert_variance(x_r, s2 / a**2 * spread, "proposal variance")
@@ -157,7 +157,7 @@ def test_prior_log_prob_is_the_integral_over_the_reference_law(path, t):
 def test_results_have_the_dtype_of_the_state(path, x_dtype, t, r):
     x = torch.full((4, 2), 0.5, dtype=x_dtype)
     results = (
-        *path.times(t, r, x), path.over_batch(t, x), path.sample(x, t, r), path.propose(x, t, r, count=2),
+        *path.times(t, r, x), path.over_batch(t, x), path.sample(x, t, r), path.proposer(x, t, r)(2, None),
         path.log_prob(x, x, t, r), path.log_normaliser(x, t, r), path.velocity(x, x, t, r), path.score(x, x, t, r),
         *path.bridge(x, x, t, r), path.prior_log_prob(x, t),
     )  # fmt: skip
@@ -176,14 +176,14 @@ def test_times_broadcast_over_the_batch(path):
     each = torch.stack([path.velocity(x_t[:, i], x_1[:, i], float(t[i]), float(r[i])) for i in range(3)], 1)
     torch.testing.assert_close(path.velocity(x_t, x_1, t, r), each)
     assert path.log_normaliser(x_t, t, r).shape == (5, 3)
-    assert path.propose(x_t, t, r, count=7, generator=generator).shape == (7, *x_t.shape)
+    assert path.proposer(x_t, t, r)(7, generator).shape == (7, *x_t.shape)
 
 
 def test_centred_values_stay_centred():
     path = CondOT(Real((4, 2), centered=True))
     generator = torch.Generator().manual_seed(0)
     x_1 = path.variable.noise((100,), generator=generator)
-    for x in (path.sample(x_1, 0.3), path.propose(x_1, 0.3, 0.5, count=2), path.prior_sample((3,))):
+    for x in (path.sample(x_1, 0.3), path.proposer(x_1, 0.3, 0.5)(2, None), path.prior_sample((3,))):
         assert float(x.mean(-2).abs().max()) < 1e-6
     assert embed(path.variable, torch.ones(6, dtype=torch.float64)).shape == (4, 2)
 

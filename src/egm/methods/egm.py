@@ -24,10 +24,11 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from egm.denoiser_error import DenoiserError
 from egm.energy_model import EnergyModel, unfinished
-from egm.estimators import Estimate, Proposal, estimate, wide_bytes
+from egm.estimators import Estimate, estimate, wide_bytes
 from egm.losses import RealLoss, SymbolLoss, variable_loss
 from egm.methods.base import T_MAX, Method, stratified_times
 from egm.networks.base import activation_bytes, is_built_in, rounding
+from egm.paths.base import Proposal
 from egm.paths.discrete import Masked
 from egm.paths.gaussian import VE
 from egm.paths.product import ProductPath

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from egm.networks.fused import project
 from egm.paths.base import Time
 from egm.paths.product import ProductPath
 from egm.processes.base import DenoisingProcess, Process
@@ -89,7 +90,7 @@ class Head(nn.Module):
         if self.shape:
             return self.linear(h).unflatten(-1, self.shape)
         with torch.autocast(h.device.type, enabled=False):
-            return self.linear(h.to(self.linear.weight.dtype)).squeeze(-1)
+            return project(h, self.linear.weight, self.linear.bias)
 
 
 class Scalar(nn.Module):

@@ -15,9 +15,10 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import pad
 
 from egm.declarations import cached_tensor
+from egm.networks.fused import one_hot
 from egm.spaces import Space, State
 
 TIME_FEATURES = 64
@@ -62,25 +63,26 @@ class FlatTokens(nn.Module):
         pairs = zip(self.sites.items(), self.tables, strict=True)
         return [table(state[name].reshape(*batch, sites)).flatten(-2) for (name, sites), table in pairs]
 
-    def project(self, state: State, batch: torch.Size, weight: Tensor) -> list[Tensor]:
-        """weight [width, features] times the embedded symbols: for each categorical variable its share [..., width].
+    def factors(self, state: State, batch: torch.Size, weight: Tensor) -> list[tuple[Tensor, Tensor, Tensor | None]]:
+        """weight [width, features] times the embedded symbols, as x Aᵀ + b: (x, A, b) for each categorical variable.
 
         Of few symbols, the product of weight and embedding is made for each of them once, as its difference to that of
         the mask: a state is then one number for each symbol of each site, fewer than its embedding has.
         """
-        parts: list[Tensor] = []
+        parts: list[tuple[Tensor, Tensor, Tensor | None]] = []
         shares = weight.split([TOKEN_FEATURES * sites for sites in self.sites.values()], 1)
         for (name, sites), table, own in zip(self.sites.items(), self.tables, shares, strict=True):
             x = state[name].reshape(*batch, sites)
             embedding, n = table.get_parameter("weight"), len(table.get_parameter("weight")) - 1
             if n > TOKEN_FEATURES:
-                parts.append(linear(table(x).flatten(-2), own))
+                parts.append((table(x).flatten(-2), own, None))
                 continue
             each = own.unflatten(1, (sites, TOKEN_FEATURES)) @ embedding.T  # [width, sites, n + 1]
             hidden = each[..., n]
-            symbols = torch.arange(n, device=x.device, dtype=x.dtype)
-            present = (x[..., None] == symbols).flatten(-2).to(working_dtype(weight))
-            parts.append(linear(present, (each[..., :n] - hidden[..., None]).flatten(1), hidden.sum(1)))
+            present = one_hot(x, n, working_dtype(weight))
+            matrix = (each[..., :n] - hidden[..., None]).flatten(1)
+            matrix = pad(matrix, (0, present.shape[-1] - matrix.shape[-1]))
+            parts.append((present, matrix, hidden.sum(1)))
         return parts
 
 

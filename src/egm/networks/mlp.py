@@ -20,6 +20,7 @@ from torch.nn.functional import linear, silu
 
 from egm.networks.base import Body, Head, not_negative, positive
 from egm.networks.embeddings import TIME_FEATURES, FlatReals, FlatTokens, TimeEmbedding, join
+from egm.networks.fused import add_silu
 from egm.spaces import Space, State
 
 REAL_FEATURES = 64
@@ -44,7 +45,7 @@ class MLP(Body):
     def forward(self, state: State, t: Tensor) -> State:
         batch = self.batch_shape(state, t)
         h = first_layer(self.first, self.tokens, state, batch, self.reals(state, batch))
-        h = silu(h.add_(self.first_time(self.time(t))), inplace=True)
+        h = add_silu(h, self.first_time(self.time(t)))
         for layer in self.hidden:
             h = silu(layer(h), inplace=True)
         return {name: head(h) for name, head in zip(self.outputs, self.heads, strict=True)}
@@ -96,10 +97,15 @@ def first_layer(layer: nn.Linear, tokens: FlatTokens, state: State, batch: torch
     """W [tokens, reals] + b, [..., width]; for many states by parts, so that tokens need not be embedded."""
     if batch.numel() < MANY_STATES:
         return layer(join(tokens(state, batch) + reals))
-    parts = tokens.project(state, batch, layer.weight[:, : tokens.features])
+    parts = tokens.factors(state, batch, layer.weight[:, : tokens.features])
     if reals:
-        parts.append(linear(join(reals), layer.weight[:, tokens.features :]))
-    return functools.reduce(Tensor.add_, parts).add_(layer.bias)
+        parts.append((join(reals), layer.weight[:, tokens.features :], None))
+    (x, matrix, _), *others = parts
+    constants = [b for _, _, b in parts if b is not None]
+    h = linear(x, matrix, functools.reduce(torch.add, constants, layer.bias))
+    for x, matrix, _ in others:
+        h = h.add_(linear(x, matrix))
+    return h
 
 
 def perceptron(width: int, last: nn.Module) -> nn.Sequential:

@@ -14,8 +14,8 @@ tensors that broadcast to the batch shape of the states. Results are undefined o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ from torch import Tensor
 from egm.variables import Categorical, Real, reference_draw
 
 Time: TypeAlias = float | Tensor
+Proposal: TypeAlias = Literal["flat", "reference"]
+Draw: TypeAlias = Callable[[int, torch.Generator | None], Tensor]
 V = TypeVar("V", Real, Categorical)
 
 
@@ -40,20 +42,15 @@ class Path(ABC, Generic[V]):
         """log p_{t|r}(x_t | x_r), shape [...]."""
 
     @abstractmethod
-    def propose(
-        self, x_t: Tensor, t: Time, r: Time = 1.0, *, count: int, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Draw `count` proposals x_r ~ q_{r|t}(· | x_t); they come first: [count, ..., *latent_shape]."""
+    def proposer(self, x_t: Tensor, t: Time, r: Time = 1.0, *, law: Proposal = "flat") -> Draw:
+        """What draws `count` proposals x_r, [count, ..., *latent_shape], again and again: draw(count, generator).
+
+        They follow q_{r|t}(· | x_t), or q^ref_{r|t}(· | x_t): the law of x_r given x_t where x_1 ~ p_ref.
+        """
 
     @abstractmethod
     def log_normaliser(self, x_t: Tensor, t: Time, r: Time = 1.0) -> Tensor:
         """log Z_{r|t}(x_t) = log ∫ p_{t|r}(x_t | x_r) dx_r, shape [...]."""
-
-    @abstractmethod
-    def propose_reference(
-        self, x_t: Tensor, t: Time, r: Time = 1.0, *, count: int, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Draw `count` proposals x_r ~ q^ref_{r|t}(· | x_t), the law of x_r given x_t where x_1 ~ p_ref."""
 
     @abstractmethod
     def average(self, x_r: Tensor, weights: Tensor) -> Tensor:

@@ -20,12 +20,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from egm.kernels import find_kernels, give_up
-from egm.paths.base import Path, Time
+from egm.kernels import attempt
+from egm.paths.base import Draw, Path, Proposal, Time
 from egm.paths.schedules import Polynomial, Schedule
 from egm.variables import Categorical
 
-KERNELS = "egm.paths.discrete_kernels"
+COUNTING_KERNELS = "egm.paths.counting_kernels"
+PROPOSAL_KERNELS = "egm.paths.proposal_kernels"
+MOST_SYMBOLS = 16  # that a kernel counts
 
 
 class DiscretePath(Path[Categorical]):
@@ -66,15 +68,10 @@ class DiscretePath(Path[Categorical]):
     def average(self, x_r: Tensor, weights: Tensor) -> Tensor:
         """Σ_k w_k δ(x_r^k = y), the table [..., *shape, alphabet] of end points [K, ..., *shape], weights [K, ...]."""
         fitting = x_r.is_cuda and not weights.requires_grad and weights.shape == self.batch_shape(x_r)
-        if fitting and (kernels := find_kernels(KERNELS)) is not None and self.alphabet <= kernels.MOST_SYMBOLS:
-            flat = x_r.reshape(len(x_r), -1, self.variable.sites)
-            try:
-                table = kernels.count(flat, weights.reshape(len(x_r), -1), self.alphabet)
-            except torch.OutOfMemoryError:
-                raise
-            except Exception as error:  # whatever else went wrong, torch can do it
-                give_up(KERNELS, error)
-            else:
+        if fitting and self.alphabet <= MOST_SYMBOLS:
+            flat, own = x_r.reshape(len(x_r), -1, self.variable.sites), weights.reshape(len(x_r), -1)
+            table = attempt(COUNTING_KERNELS, lambda kernels: kernels.count(flat, own, self.alphabet))
+            if table is not None:
                 return table.reshape(*x_r.shape[1:], self.alphabet)
         weights = weights.reshape((*weights.shape, *(1,) * len(self.variable.shape)))
         # One symbol at a time: a one-hot tensor of all end points would be `alphabet` times as large.
@@ -99,6 +96,35 @@ class DiscretePath(Path[Categorical]):
         """Sum over the axes of one value, leaving [...]."""
         return values.flatten(values.ndim - len(self.variable.shape)).sum(-1) if self.variable.shape else values
 
+    def occurrences(self, x: Tensor, symbol: int) -> Tensor:
+        """At how many sites x holds a symbol, [...]."""
+        if x.is_cuda and x.dtype == torch.uint8:
+            flat = x.reshape(-1, self.variable.sites)
+            found = attempt(COUNTING_KERNELS, lambda kernels: kernels.occurrences(flat, symbol))
+            if found is not None:
+                return found.reshape(self.batch_shape(x))
+        return self.sum_sites(x == symbol)
+
+    def _renewed(
+        self, x: Tensor, stay: Tensor | None, count: int, generator: torch.Generator | None, *, only: int | None = None
+    ) -> Tensor:
+        """`count` times x with uniform symbols at all sites, or at those that hold the symbol `only`.
+
+        With the probability `stay`, which broadcasts against x, a site stays as it is.
+        """
+        batch = self.batch_shape(x)
+        if x.is_cuda and x.dtype == torch.uint8 and isinstance(n := self.variable.n, int):
+            flat = x.reshape(-1, self.variable.sites)
+            each = None if stay is None else stay.reshape(self.batch_shape(stay)).expand(batch).reshape(-1)
+            found = attempt(PROPOSAL_KERNELS, lambda kernels: kernels.renewed(flat, each, n, count, generator, only))
+            if found is not None:
+                return found.reshape(count, *x.shape)
+        symbols = self._uniform((count, *batch), x, generator)
+        if stay is not None:
+            u = torch.rand(symbols.shape, generator=generator, device=x.device, dtype=stay.dtype)
+            symbols = torch.where(u < stay, x, symbols)
+        return symbols if only is None else torch.where(x == only, symbols, x)
+
     def _uniform(self, batch: Sequence[int], x: Tensor, generator: torch.Generator | None) -> Tensor:
         """Uniform symbols in the dtype of x."""
         return self.variable.uniform(batch, generator=generator, device=x.device, dtype=x.dtype)
@@ -122,33 +148,21 @@ class Masked(DiscretePath):
         changed = torch.where(x_t == mask, torch.log(self.lose(*times)), -torch.inf)
         return self.sum_sites(torch.where(x_t == x_r, same, changed))
 
-    def propose(
-        self, x_t: Tensor, t: Time, r: Time = 1.0, *, count: int, generator: torch.Generator | None = None
-    ) -> Tensor:
-        mask_weight, total = self._proposal_weights(x_t, t, r)
-        return self._revealed(x_t, r, mask_weight / total, count=count, generator=generator)
+    def proposer(self, x_t: Tensor, t: Time, r: Time = 1.0, *, law: Proposal = "flat") -> Draw:
+        """Masked sites become uniform, or stay masked: by the reference law with probability (1 − κ_r)/(1 − κ_t)."""
+        if law == "flat":
+            mask_weight, total = self._proposal_weights(x_t, t, r)
+            hidden = mask_weight / total
+        else:
+            kappa_t, kappa_r = map(self.kappa, self.times(t, r, x_t))
+            hidden = (1 - kappa_r) / (1 - kappa_t)
+        stay = None if not isinstance(r, Tensor) and r == 1 else hidden  # at r = 1 nothing stays hidden
+        return lambda count, generator: self._renewed(x_t, stay, count, generator, only=self.variable.mask)
 
     def log_normaliser(self, x_t: Tensor, t: Time, r: Time = 1.0) -> Tensor:
         rho = self.keep(*self.times(t, r, x_t))
         _, total = self._proposal_weights(x_t, t, r)
         return self.sum_sites(torch.where(x_t == self.variable.mask, torch.log(total), torch.log(rho)))
-
-    def propose_reference(
-        self, x_t: Tensor, t: Time, r: Time = 1.0, *, count: int, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """A masked site is revealed with its probability (κ_r − κ_t)/(1 − κ_t), to a uniform symbol."""
-        kappa_t, kappa_r = map(self.kappa, self.times(t, r, x_t))
-        return self._revealed(x_t, r, (1 - kappa_r) / (1 - kappa_t), count=count, generator=generator)
-
-    def _revealed(
-        self, x_t: Tensor, r: Time, hidden: Tensor, *, count: int, generator: torch.Generator | None
-    ) -> Tensor:
-        """`count` times x_t with its masked sites uniform, or still masked with the probability `hidden`."""
-        symbols = self._uniform((count, *self.batch_shape(x_t)), x_t, generator)
-        if isinstance(r, Tensor) or r < 1:  # at r = 1 nothing stays hidden
-            u = torch.rand(symbols.shape, generator=generator, device=x_t.device, dtype=hidden.dtype)
-            symbols = torch.where(u < hidden, self.variable.mask, symbols)
-        return torch.where(x_t == self.variable.mask, symbols, x_t)
 
     def _proposal_weights(self, x_t: Tensor, t: Time, r: Time) -> tuple[Tensor, Tensor]:
         """Weight of M and total weight at a masked site; at r = 1 the mask is no longer a state."""
@@ -180,11 +194,12 @@ class Masked(DiscretePath):
         return torch.where(revealed, self.one_hot(x_t, average.dtype), scaled)[..., : self.variable.size]
 
     def prior_log_prob(self, x_t: Tensor, t: Time = 0.0) -> Tensor:
-        kappa, hidden = self.kappa(self.over_batch(t, x_t)), x_t == self.variable.mask
-        masked = self.sum_sites(hidden).to(kappa.dtype)
+        kappa = self.kappa(self.over_batch(t, x_t))
+        masked = self.occurrences(x_t, self.variable.mask).to(kappa.dtype)
         states = torch.special.xlog1py(masked, -kappa) + torch.xlogy(self.variable.sites - masked, kappa)
         if isinstance(counts := self.variable.counts(x_t), int):
             return states - (self.variable.sites - masked) * math.log(counts)
+        hidden = x_t == self.variable.mask
         return states - self.sum_sites(torch.where(hidden, 0.0, torch.log(counts.to(kappa.dtype))))
 
 
@@ -196,27 +211,17 @@ class Uniform(DiscretePath):
         return self.variable.size
 
     def sample(self, x_r: Tensor, t: Time, r: Time = 1.0, *, generator: torch.Generator | None = None) -> Tensor:
-        rho = self.keep(*self.times(t, r, x_r))
-        symbols = self._uniform(self.batch_shape(x_r), x_r, generator)
-        u = torch.rand(x_r.shape, generator=generator, device=x_r.device, dtype=rho.dtype)
-        return torch.where(u < rho, x_r, symbols)
+        return self._renewed(x_r, self.keep(*self.times(t, r, x_r)), 1, generator).squeeze(0)
 
     def log_prob(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> Tensor:
         times = self.times(t, r, x_t)
         elsewhere = self.lose(*times) / self.variable.counts(x_t)
         return self.sum_sites(torch.log(torch.where(x_t == x_r, self.keep(*times) + elsewhere, elsewhere)))
 
-    def propose(
-        self, x_t: Tensor, t: Time, r: Time = 1.0, *, count: int, generator: torch.Generator | None = None
-    ) -> Tensor:
-        # The kernel is symmetric, so proposing x_r given x_t is noising x_t.
-        return self.sample(x_t.expand(count, *x_t.shape), t, r, generator=generator)
-
-    def propose_reference(
-        self, x_t: Tensor, t: Time, r: Time = 1.0, *, count: int, generator: torch.Generator | None = None
-    ) -> Tensor:
-        # The reference law is uniform at every time, so it changes nothing.
-        return self.propose(x_t, t, r, count=count, generator=generator)
+    def proposer(self, x_t: Tensor, t: Time, r: Time = 1.0, *, law: Proposal = "flat") -> Draw:
+        """The kernel is symmetric: proposing x_r is noising x_t; the reference law is uniform and changes nothing."""
+        rho = self.keep(*self.times(t, r, x_t))
+        return lambda count, generator: self._renewed(x_t, rho, count, generator)
 
     def log_normaliser(self, x_t: Tensor, t: Time, r: Time = 1.0) -> Tensor:
         time = self.over_batch(t, x_t)

@@ -16,7 +16,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from egm.paths.base import Path, Time
+from egm.paths.base import Draw, Path, Proposal, Time
 from egm.variables import Real
 
 HALF_PI = math.pi / 2
@@ -59,21 +59,19 @@ class GaussianPath(Path[Real]):
             residual, self.variance(self.over_batch(t, x_t), self.over_batch(r, x_t))
         )
 
-    def propose(
-        self, x_t: Tensor, t: Time, r: Time = 1.0, *, count: int, generator: torch.Generator | None = None
-    ) -> Tensor:
-        t, r = self.times(t, r, x_t)
-        a = self.alpha(t) / self.alpha(r)
-        return x_t / a + self.variance(t, r).sqrt() / a * self._noise_like(x_t, (count,), generator)
+    def proposer(self, x_t: Tensor, t: Time, r: Time = 1.0, *, law: Proposal = "flat") -> Draw:
+        """N(x_t/a, (s/a)² I), or by the reference law N(a (v_r/v_t) x_t, (v_r/v_t) s² I).
 
-    def propose_reference(
-        self, x_t: Tensor, t: Time, r: Time = 1.0, *, count: int, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """N(a (v_r/v_t) x_t, (v_r/v_t) s² I) with v = α² + σ², the variance that the reference law has on the path."""
+        v = α² + σ² is the variance that the reference law has on the path.
+        """
         t, r = self.times(t, r, x_t)
-        ratio = self._reference_variance(r) / self._reference_variance(t)
-        mean = self.alpha(t) / self.alpha(r) * ratio * x_t
-        return mean + (ratio * self.variance(t, r)).sqrt() * self._noise_like(x_t, (count,), generator)
+        a, variance = self.alpha(t) / self.alpha(r), self.variance(t, r)
+        if law == "flat":
+            mean, std = x_t / a, variance.sqrt() / a
+        else:
+            ratio = self._reference_variance(r) / self._reference_variance(t)
+            mean, std = a * ratio * x_t, (ratio * variance).sqrt()
+        return lambda count, generator: mean + std * self._noise_like(x_t, (count,), generator)
 
     def log_normaliser(self, x_t: Tensor, t: Time, r: Time = 1.0) -> Tensor:
         a = self.alpha(self.over_batch(t, x_t)) / self.alpha(self.over_batch(r, x_t))

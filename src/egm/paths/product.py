@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from egm.paths.base import Path, Time
+from egm.paths.base import Path, Proposal, Time
 from egm.paths.discrete import Masked
 from egm.paths.gaussian import CondOT
 from egm.spaces import Categorical, Real, Space, State
@@ -58,22 +58,13 @@ class ProductPath:
         t, r = self._times(x_t, t, r)
         return _add(path.log_prob(x_t[name], x_r[name], t, r) for name, path in self.paths.items())
 
-    def propose(
-        self, x_t: State, t: Time, r: Time = 1.0, *, count: int, generator: torch.Generator | None = None
-    ) -> State:
-        """Draw `count` proposals x_r ~ q_{r|t}(· | x_t), as the first axis."""
+    def proposer(
+        self, x_t: State, t: Time, r: Time = 1.0, *, law: Proposal = "flat"
+    ) -> Callable[[int, torch.Generator | None], State]:
+        """What draws `count` proposals x_r, as the first axis, again and again: draw(count, generator)."""
         t, r = self._times(x_t, t, r)
-        return {n: path.propose(x_t[n], t, r, count=count, generator=generator) for n, path in self.paths.items()}
-
-    def propose_reference(
-        self, x_t: State, t: Time, r: Time = 1.0, *, count: int, generator: torch.Generator | None = None
-    ) -> State:
-        """Draw `count` proposals x_r ~ q^ref_{r|t}(· | x_t), as the first axis."""
-        t, r = self._times(x_t, t, r)
-        return {
-            name: path.propose_reference(x_t[name], t, r, count=count, generator=generator)
-            for name, path in self.paths.items()
-        }
+        draws = {name: path.proposer(x_t[name], t, r, law=law) for name, path in self.paths.items()}
+        return lambda count, generator: {name: draw(count, generator) for name, draw in draws.items()}
 
     def log_normaliser(self, x_t: State, t: Time, r: Time = 1.0) -> Tensor:
         """log Z_{r|t}(x_t), shape [...]."""

@@ -18,6 +18,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from egm.kernels import attempt
 from egm.mcmc.gibbs import Gibbs
 from egm.mcmc.reference import ReferencePlan
 from egm.mcmc.swendsen_wang import SwendsenWang
@@ -26,6 +27,8 @@ from egm.spaces import Categorical, Space, State
 from egm.targets.base import Target
 from egm.targets.support import finite
 from egm.targets.transfer_matrix import TransferMatrix, fits
+
+KERNELS = "egm.targets.lattice_kernels"
 
 
 class LatticeTarget(Target):
@@ -109,6 +112,14 @@ def right(s: Tensor) -> Tensor:
 def below(s: Tensor) -> Tensor:
     """The neighbour below every site, shape of s."""
     return s.roll(-1, -2)
+
+
+def counted_bonds(s: Tensor, mask: int) -> tuple[Tensor, Tensor] | None:
+    """How many bonds of a state join equal symbols, and how many join revealed ones, by a kernel; None without one."""
+    if not s.is_cuda or s.dtype != torch.uint8:
+        return None
+    found = attempt(KERNELS, lambda kernels: kernels.bonds(s.reshape(-1, *s.shape[-2:]), mask))
+    return None if found is None else (found[0].reshape(s.shape[:-2]), found[1].reshape(s.shape[:-2]))
 
 
 def to_spins(s: Tensor) -> Tensor:

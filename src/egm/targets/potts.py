@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from egm.mcmc.reference import ReferencePlan
-from egm.targets.lattice import LatticeTarget, below, inverse_temperature, right
+from egm.targets.lattice import LatticeTarget, below, counted_bonds, inverse_temperature, right
 from egm.targets.support import describe, whole_number
 
 
@@ -53,14 +53,15 @@ class Potts(LatticeTarget):
         )
 
     def _full_energy(self, s: Tensor) -> Tensor:
-        equal = (s == right(s)).sum((-2, -1)) + (s == below(s)).sum((-2, -1))
-        return -self.beta * equal.to(torch.get_default_dtype())
+        return self._partial_energy(s=s)
 
     def _partial_energy(self, **state: Tensor) -> Tensor:
         s = state["s"]
-        # Two masked neighbours hold the same symbol too, but their bond is not determined.
-        revealed = s != self.states
-        equal = ((s == right(s)) & revealed).sum((-2, -1)) + ((s == below(s)) & revealed).sum((-2, -1))
+        if (counted := counted_bonds(s, mask=self.states)) is not None:
+            equal, _ = counted
+        else:  # two masked neighbours hold the same symbol too, but their bond is not determined
+            revealed = s != self.states
+            equal = ((s == right(s)) & revealed).sum((-2, -1)) + ((s == below(s)) & revealed).sum((-2, -1))
         return -self.beta * equal.to(torch.get_default_dtype())
 
     def observables(self, **state: Tensor) -> dict[str, Tensor]:

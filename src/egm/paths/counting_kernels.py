@@ -1,9 +1,9 @@
-"""The weighted counts of symbols as a Triton kernel, for GPUs: end points are read once, as they are.
+"""Counts of symbols as Triton kernels, for GPUs: end points are read once, as they are.
 
-    table[b, s, y] = Σ_k w[k, b] δ(x[k, b, s] = y)
+    table[b, s, y] = Σ_k w[k, b] δ(x[k, b, s] = y)      and      number[p] = Σ_s δ(x[p, s] = y)
 
-torch would write a tensor of floats of the size of all end points for each symbol. A program sums some of the k for one
-state b and one tile of its sites; the partial sums are added in a fixed order.
+torch would write a tensor of the size of all end points for each symbol. A program of the first sums some of the k for
+one state b and one tile of its sites; the partial sums are added in a fixed order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-MOST_SYMBOLS = 16
 ROWS, LARGEST_TILE = 16, 128
 PROGRAMS = 2048  # enough to fill a GPU
 
@@ -53,3 +52,29 @@ def count(x: Tensor, w: Tensor, symbols: int) -> Tensor:
     sizes: Any = {"SHARE": share, "SYMBOLS": symbols, "PADDED": padded, "ROWS": ROWS, "TILE": tile}
     _count[(B, tiles, splits)](x.contiguous(), w.contiguous(), out, K, B, S, **sizes)
     return out.sum(0)
+
+
+@triton.jit
+def _occurrences(
+    x_ptr, out_ptr, P, S, SYMBOL: tl.constexpr, TILES: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr
+):
+    """ROWS states are one program's."""
+    p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    number = tl.zeros([ROWS], tl.int32)
+    for tile in range(TILES):
+        s = tile * TILE + tl.arange(0, TILE)
+        inside = (p < P)[:, None] & (s < S)[None, :]
+        x = tl.load(x_ptr + p.to(tl.int64)[:, None] * S + s[None, :], mask=inside, other=0)
+        number += tl.sum(((x == SYMBOL) & inside).to(tl.int32), 1)
+    tl.store(out_ptr + p, number, mask=p < P)
+
+
+def occurrences(x: Tensor, symbol: int) -> Tensor:
+    """At how many sites each state of x [P, S], integers, holds a symbol: int32 [P]."""
+    P, S = x.shape
+    tile = min(LARGEST_TILE, 1 << (S - 1).bit_length())
+    rows = max(1, 2048 // tile)
+    out = torch.empty(P, dtype=torch.int32, device=x.device)
+    sizes: Any = {"SYMBOL": symbol, "TILES": -(-S // tile), "ROWS": rows, "TILE": tile}
+    _occurrences[(-(-P // rows),)](x.contiguous(), out, P, S, **sizes)
+    return out

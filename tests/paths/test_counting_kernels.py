@@ -1,15 +1,15 @@
-"""Weighted counts of symbols: the kernel against torch, and what happens where it does not work."""
+"""Counts of symbols: the kernels against torch, and what happens where they do not work."""
 
 import pytest
 import torch
 
 import egm.kernels
 from egm.paths import Masked, Uniform
-from egm.paths.discrete import KERNELS
+from egm.paths.discrete import COUNTING_KERNELS
 from egm.variables import Categorical
+from gpu_cases import DEVICE, OnAGpu
 
-kernels = pytest.importorskip("egm.paths.discrete_kernels", reason="no Triton")
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+kernels = pytest.importorskip("egm.paths.counting_kernels", reason="no Triton")
 
 
 def counted(x, w, symbols):
@@ -38,18 +38,12 @@ def test_sums_are_split_where_there_are_few_states(monkeypatch):
     torch.testing.assert_close(*tables)
 
 
-class OnAGpu(torch.Tensor):
-    """A tensor that says it is on a GPU: the interpreter takes it."""
-
-    is_cuda = True  # type: ignore[assignment]
-
-
 @pytest.mark.parametrize("make", [Masked, Uniform])
 @pytest.mark.parametrize("shape", [(), (4,), (2, 3)])
 def test_averages_on_a_gpu(monkeypatch, make, shape):
     path = make(Categorical(3, shape=shape))
     x_r, weights = torch.randint(path.alphabet, (20, 2, 5, *shape), device=DEVICE), torch.rand(20, 2, 5, device=DEVICE)
-    monkeypatch.setattr(egm.kernels, "_MISSING", {KERNELS})
+    monkeypatch.setattr(egm.kernels, "_MISSING", {COUNTING_KERNELS})
     expected = path.average(x_r, weights)
     used, count = [], kernels.count
     monkeypatch.setattr(kernels, "count", lambda *given: (used.append(1), count(*given))[1])
@@ -64,7 +58,7 @@ def test_a_kernel_that_fails_is_replaced_with_one_warning(monkeypatch):
     x_r = torch.randint(3, (20, 4, 3), device=DEVICE).as_subclass(OnAGpu)
     monkeypatch.setattr(egm.kernels, "_MISSING", set())
     monkeypatch.setattr(kernels, "count", lambda *given: 1 / 0)
-    with pytest.warns(RuntimeWarning, match=r"discrete_kernels do not work here.*division by zero"):
+    with pytest.warns(RuntimeWarning, match=r"counting_kernels do not work here.*division by zero"):
         found = path.average(x_r, weights)
     torch.testing.assert_close(found, path.average(x_r, weights))  # no other warning
     plain = counted(x_r.as_subclass(torch.Tensor), weights, 3)
@@ -76,3 +70,15 @@ def test_more_symbols_than_it_counts(monkeypatch):
     monkeypatch.setattr(kernels, "count", None)
     x_r = torch.randint(20, (9, 4, 2), device=DEVICE).as_subclass(OnAGpu)
     assert path.average(x_r, torch.rand(9, 4, device=DEVICE)).shape == (4, 2, 20)
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3), (200,)])
+def test_occurrences(monkeypatch, shape):
+    path = Masked(Categorical(2, shape=shape))
+    x = torch.randint(3, (7, 300, *shape), device=DEVICE, dtype=torch.uint8)
+    used, plain = [], kernels.occurrences
+    monkeypatch.setattr(kernels, "occurrences", lambda *given: (used.append(1), plain(*given))[1])
+    for symbol in (0, 2):
+        found = path.occurrences(x.as_subclass(OnAGpu), symbol).as_subclass(torch.Tensor)
+        assert torch.equal(found, path.sum_sites(x == symbol).to(found.dtype))
+    assert used == [1, 1]
