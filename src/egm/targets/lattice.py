@@ -28,7 +28,7 @@ from egm.targets.base import Target
 from egm.targets.support import finite
 from egm.targets.transfer_matrix import TransferMatrix, fits
 
-KERNELS = "egm.targets.lattice_kernels"
+KERNELS = "egm.targets.bond_kernels"
 
 
 class LatticeTarget(Target):

@@ -8,7 +8,7 @@ from egm.targets import Ising, Potts
 from egm.targets.lattice import KERNELS
 from gpu_cases import DEVICE, OnAGpu
 
-kernels = pytest.importorskip("egm.targets.lattice_kernels", reason="no Triton")
+kernels = pytest.importorskip("egm.targets.bond_kernels", reason="no Triton")
 
 
 @pytest.mark.parametrize(
