@@ -164,7 +164,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", nargs="*", default=[], help="cases, such as egm-10; all if left out")
     parser.add_argument("--proposals", type=int, help="in the place of the paper's 2000")
-    parser.add_argument("--memory", type=int, default=2**29, help="bytes that proposals may take at once")
+    parser.add_argument("--memory", type=int, default=2**30, help="bytes that proposals may take at once")
     parser.add_argument("--results", type=Path, help="file to write")
     parser.add_argument("--profile", action="store_true", help="show where the time goes instead")
     values = parser.parse_args()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -87,6 +88,8 @@ def timed(trainer: Trainer, device: str, *, draws: int | None = None, repeats: i
 
     on_gpu = device.startswith("cuda")
     if on_gpu:
+        gc.collect()  # what was timed before this holds its memory until then
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     for _ in range(WARM_UP + 2):  # until it is recorded, and once as a replay
         run()

@@ -5,7 +5,7 @@ import torch
 
 import egm.kernels
 from egm.targets import Ising, Potts
-from egm.targets.lattice import KERNELS
+from egm.targets.lattice import KERNELS, LARGEST, counted_bonds
 from gpu_cases import DEVICE, OnAGpu
 
 kernels = pytest.importorskip("egm.targets.bond_kernels", reason="no Triton")
@@ -36,3 +36,11 @@ def test_energies(monkeypatch, target, batch):
         torch.testing.assert_close(found, expected)
         assert found.shape == batch
     assert used == [1, 1]
+
+
+def test_the_largest_lattice():
+    """All bonds equal: the most that the kernel has to count; beyond it torch does."""
+    s = torch.ones(1, LARGEST, LARGEST, dtype=torch.uint8, device=DEVICE)
+    assert [x.tolist() for x in kernels.bonds(s, 2)] == [[2 * LARGEST**2]] * 2
+    larger = torch.ones(1, LARGEST + 1, LARGEST + 1, dtype=torch.uint8, device=DEVICE).as_subclass(OnAGpu)
+    assert counted_bonds(larger, 2) is None

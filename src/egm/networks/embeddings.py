@@ -81,7 +81,8 @@ class FlatTokens(nn.Module):
             hidden = each[..., n]
             present = one_hot(x, n, working_dtype(weight))
             matrix = (each[..., :n] - hidden[..., None]).flatten(1)
-            matrix = pad(matrix, (0, present.shape[-1] - matrix.shape[-1]))
+            if (more := present.shape[-1] - matrix.shape[-1]) > 0:
+                matrix = pad(matrix, (0, more))
             parts.append((present, matrix, hidden.sum(1)))
         return parts
 

@@ -24,7 +24,7 @@ from egm.networks.fused import add_silu
 from egm.spaces import Space, State
 
 REAL_FEATURES = 64
-MANY_STATES = 4096  # from which on it pays to take the first layer's matrix apart
+MANY_STATES = 4096  # from which on it pays to take the first layer's matrix apart on a CPU
 
 
 class MLP(Body):
@@ -94,8 +94,8 @@ class ResidualMLP(Body):
 
 
 def first_layer(layer: nn.Linear, tokens: FlatTokens, state: State, batch: torch.Size, reals: list[Tensor]) -> Tensor:
-    """W [tokens, reals] + b, [..., width]; for many states by parts, so that tokens need not be embedded."""
-    if batch.numel() < MANY_STATES:
+    """W [tokens, reals] + b, [..., width]; by parts where that is faster, so that tokens need not be embedded."""
+    if batch.numel() < MANY_STATES and not layer.weight.is_cuda:
         return layer(join(tokens(state, batch) + reals))
     parts = tokens.factors(state, batch, layer.weight[:, : tokens.features])
     if reals:

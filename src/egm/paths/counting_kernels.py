@@ -15,7 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS, LARGEST_TILE = 16, 128
+LARGEST_TILE = 128
+ENTRIES = 8192  # of the sums that one program keeps
 PROGRAMS = 2048  # enough to fill a GPU
 
 
@@ -27,16 +28,16 @@ def _count(
     """SHARE of the k, a multiple of ROWS, are one program's."""
     b, tile, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     s, y = tile * TILE + tl.arange(0, TILE), tl.arange(0, PADDED)
-    total = tl.zeros([PADDED, TILE], w_ptr.dtype.element_ty)
+    total = tl.zeros([PADDED, ROWS, TILE], w_ptr.dtype.element_ty)
     for start in range(0, SHARE, ROWS):
         k = (split * SHARE + start + tl.arange(0, ROWS)).to(tl.int64)
         w = tl.load(w_ptr + k * B + b, mask=k < K, other=0.0)
         at = (k * B + b)[:, None] * S + s[None, :]
         x = tl.load(x_ptr + at, mask=(k < K)[:, None] & (s < S)[None, :], other=0)
         equal = x[None, :, :] == y[:, None, None]
-        total += tl.sum(tl.where(equal, w[None, :, None], 0.0), 1)
+        total += tl.where(equal, w[None, :, None], 0.0)
     at = ((split * B + b) * S + s)[None, :] * SYMBOLS + y[:, None]
-    tl.store(out_ptr + at, total, mask=(y < SYMBOLS)[:, None] & (s < S)[None, :])
+    tl.store(out_ptr + at, tl.sum(total, 1), mask=(y < SYMBOLS)[:, None] & (s < S)[None, :])
 
 
 def count(x: Tensor, w: Tensor, symbols: int) -> Tensor:
@@ -44,12 +45,13 @@ def count(x: Tensor, w: Tensor, symbols: int) -> Tensor:
     K, B, S = x.shape
     tile = min(LARGEST_TILE, 1 << (S - 1).bit_length())
     tiles = -(-S // tile)  # rounded up, here and below
-    wanted = max(1, min(-(-K // ROWS), PROGRAMS // (B * tiles)))
-    share = ROWS * -(-K // (wanted * ROWS))
+    padded = 1 << (symbols - 1).bit_length()  # the next power of two
+    rows = max(1, ENTRIES // (padded * tile))
+    wanted = max(1, min(-(-K // rows), PROGRAMS // (B * tiles)))
+    share = rows * -(-K // (wanted * rows))
     splits = -(-K // share)
     out = torch.empty(splits, B, S, symbols, dtype=w.dtype, device=w.device)
-    padded = 1 << (symbols - 1).bit_length()  # the next power of two
-    sizes: Any = {"SHARE": share, "SYMBOLS": symbols, "PADDED": padded, "ROWS": ROWS, "TILE": tile}
+    sizes: Any = {"SHARE": share, "SYMBOLS": symbols, "PADDED": padded, "ROWS": rows, "TILE": tile}
     _count[(B, tiles, splits)](x.contiguous(), w.contiguous(), out, K, B, S, **sizes)
     return out.sum(0)
 
@@ -60,13 +62,13 @@ def _occurrences(
 ):
     """ROWS states are one program's."""
     p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    number = tl.zeros([ROWS], tl.int32)
+    number = tl.zeros([ROWS, TILE], tl.int32)
     for tile in range(TILES):
         s = tile * TILE + tl.arange(0, TILE)
         inside = (p < P)[:, None] & (s < S)[None, :]
         x = tl.load(x_ptr + p.to(tl.int64)[:, None] * S + s[None, :], mask=inside, other=0)
-        number += tl.sum(((x == SYMBOL) & inside).to(tl.int32), 1)
-    tl.store(out_ptr + p, number, mask=p < P)
+        number += ((x == SYMBOL) & inside).to(tl.int32)
+    tl.store(out_ptr + p, tl.sum(number, 1), mask=p < P)
 
 
 def occurrences(x: Tensor, symbol: int) -> Tensor:

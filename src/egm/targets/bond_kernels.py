@@ -24,7 +24,7 @@ def _bonds(
     """ROWS states are one program's."""
     SITES: tl.constexpr = SIZE * SIZE
     p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    equal, known = tl.zeros([ROWS], tl.int32), tl.zeros([ROWS], tl.int32)
+    both = tl.zeros([ROWS, TILE], tl.int32)  # known bonds in the lower half of the bits, equal ones in the upper
     base = s_ptr + p.to(tl.int64)[:, None] * SITES
     for tile in range(TILES):
         at = tile * TILE + tl.arange(0, TILE)
@@ -34,14 +34,19 @@ def _bonds(
         beside = tl.load(base + right[None, :], mask=inside, other=MASK)
         below = tl.load(base + ((at + SIZE) % SITES)[None, :], mask=inside, other=MASK)
         revealed = here != MASK
-        known += tl.sum((revealed & (beside != MASK)).to(tl.int32) + (revealed & (below != MASK)).to(tl.int32), 1)
-        equal += tl.sum((revealed & (beside == here)).to(tl.int32) + (revealed & (below == here)).to(tl.int32), 1)
-    tl.store(equal_ptr + p, equal, mask=p < P)
-    tl.store(known_ptr + p, known, mask=p < P)
+        for_beside = tl.where(beside == here, 65537, tl.where(beside != MASK, 1, 0))
+        for_below = tl.where(below == here, 65537, tl.where(below != MASK, 1, 0))
+        both += tl.where(revealed, for_beside + for_below, 0)
+    both = tl.sum(both, 1)
+    tl.store(equal_ptr + p, both >> 16, mask=p < P)
+    tl.store(known_ptr + p, both & 65535, mask=p < P)
 
 
 def bonds(s: Tensor, mask: int) -> tuple[Tensor, Tensor]:
-    """How many bonds of each state s [P, L, L], uint8, join equal symbols, and how many are known: int32 [P] each."""
+    """How many bonds of each state s [P, L, L], uint8, join equal symbols, and how many are known: int32 [P] each.
+
+    Fifteen bits count up to 2 L² bonds, so L is at most 127.
+    """
     P, size, sites = len(s), s.shape[-1], s.shape[-1] ** 2
     tile = min(LARGEST_TILE, 1 << (sites - 1).bit_length())
     rows = BLOCK // tile

@@ -29,6 +29,7 @@ from egm.targets.support import finite
 from egm.targets.transfer_matrix import TransferMatrix, fits
 
 KERNELS = "egm.targets.bond_kernels"
+LARGEST = 127  # lattice whose bonds a kernel counts
 
 
 class LatticeTarget(Target):
@@ -116,7 +117,7 @@ def below(s: Tensor) -> Tensor:
 
 def counted_bonds(s: Tensor, mask: int) -> tuple[Tensor, Tensor] | None:
     """How many bonds of a state join equal symbols, and how many join revealed ones, by a kernel; None without one."""
-    if not s.is_cuda or s.dtype != torch.uint8:
+    if not s.is_cuda or s.dtype != torch.uint8 or s.shape[-1] > LARGEST:
         return None
     found = attempt(KERNELS, lambda kernels: kernels.bonds(s.reshape(-1, *s.shape[-2:]), mask))
     return None if found is None else (found[0].reshape(s.shape[:-2]), found[1].reshape(s.shape[:-2]))
