@@ -25,6 +25,7 @@ import torch
 from egm.api import load
 from egm.cli.report import published, write_results
 from egm.evaluation import evaluate
+from egm.files import write_json
 from egm.train.run_directory import RunDirectory
 
 
@@ -91,9 +92,7 @@ def judge(
             )
             ess = "" if record["ess"] is None else f"ESS {record['ess']:.3f}  log Z {record['log_z']:.4f}  "
             print(f"{folder.name:<36}{ess}{values}   paper {record['paper']}", flush=True)
-            results.parent.mkdir(parents=True, exist_ok=True)
-            ordered = [records[key] for key in sorted(records)]
-            results.write_text(json.dumps(ordered, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+            write_json(results, [records[key] for key in sorted(records)])
     return 0
 
 

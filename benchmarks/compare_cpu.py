@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from egm.files import write_json
 from egm.train.run_directory import hardware
 
 HERE = Path(__file__).parent
@@ -84,8 +85,7 @@ def main() -> int:
             records.append({"case": case, "what": what, **seconds, **versions})
             print(f"{case:<18}{what:<7}{1e3 * before:>9.1f} ms {1e3 * now:>9.1f} ms   now / before {now / before:.2f}")
     if values.results is not None:
-        values.results.parent.mkdir(parents=True, exist_ok=True)
-        values.results.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+        write_json(values.results, records)
     return 0
 
 

@@ -20,6 +20,7 @@ import torch
 from egm import recipes
 from egm.build import make_target
 from egm.evaluation import metrics_of
+from egm.files import write_json
 from egm.metrics.floors import floor, floor_key
 
 FILE = Path("src/egm/metrics/floors.json")
@@ -38,7 +39,7 @@ def main() -> None:
         for done in as_completed([pool.submit(_floor, *pair) for pair in missing]):
             key, found = done.result()
             known[key] = found
-            FILE.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n", encoding="utf-8")
+            write_json(FILE, dict(sorted(known.items())))
             print(f"{key}: {found['mean']:.4f} ± {found['std'] / PAIRS**0.5:.4f}", flush=True)
 
 

@@ -8,7 +8,6 @@ Every file records the run: method, seed, chains, steps, energy calls, seconds, 
 """
 
 import argparse
-import json
 import platform
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 import torch
 
 from egm import targets
+from egm.files import write_json
 from egm.mcmc import make_reference, summary
 from egm.mcmc.reference import slug
 
@@ -61,7 +61,7 @@ def main() -> None:
             "command": "python benchmarks/references.py",
         }
         path = options.out / f"{slug(repr(target))}.json"
-        path.write_text(json.dumps(record, allow_nan=False) + "\n", encoding="utf-8")
+        write_json(path, record)
         energy, worst = record["observables"]["energy"], max(x["r_hat"] for x in record["observables"].values())
         print(
             f"{target!r}: mean E {energy['mean']:.4f} ± {energy['stderr']:.4f}, sd {energy['sd']:.4f}, ESS"

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from egm.files import write_json
 from egm.train.run_directory import commit, hardware
 from timing import timed, trainer_of
 
@@ -57,8 +58,7 @@ def measure_all(device: str, results: Path, *, quick: bool) -> None:
             for value in values[:1] if quick else values:
                 records.append(measure(axis, value, method, device, draws=draws, base=base))
                 print({k: records[-1][k] for k in ("axis", "value", "what", "ms", "gib")}, flush=True)
-                results.parent.mkdir(parents=True, exist_ok=True)
-                results.write_text(json.dumps(records, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+                write_json(results, records)
 
 
 def plot(results: Path, out: Path) -> None:

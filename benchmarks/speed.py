@@ -15,7 +15,6 @@ proposals has tests of its own.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ import torch
 
 import egm.kernels
 from egm.estimators import Estimate, estimate
+from egm.files import write_json
 from egm.methods.egm import EGM
 from egm.networks.base import Head
 from egm.networks.fused import KERNELS as NETWORK_KERNELS
@@ -185,8 +185,7 @@ def main() -> int:
             "case, time, goal, authors, ratio, memory, floor (share of it, bound by), changed / error of tables, of Ê"
         )
     if values.results is not None and records:
-        values.results.parent.mkdir(parents=True, exist_ok=True)
-        values.results.write_text(json.dumps(records, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        write_json(values.results, records)
     return 0
 
 

@@ -208,7 +208,7 @@ def test_a_crash_while_writing_leaves_the_old_files_whole(tmp_path, monkeypatch,
 
     def full(self, mode="r", *arguments, **keywords):
         stream = plain(self, mode, *arguments, **keywords)
-        if mode == "wb":
+        if mode == "xb":
             stream.write(b"half of it")
             stream.flush()
             stream.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from egm.cli.report import published, write_results
 from egm.cli.tables import show_metrics
 from egm.draws import Draws
 from egm.evaluation import evaluate as compare
+from egm.files import replacing
 
 
 def sample(argv: list[str]) -> int:
@@ -52,14 +52,8 @@ def write_draws(file: Path, draws: Draws) -> None:
     arrays = {name: x.cpu().numpy() for name, x in draws.state.items()}
     if draws.log_weights is not None:
         arrays[".log_weights"] = draws.log_weights.cpu().numpy()  # a name that no variable can have
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as stream:
-            np.savez(stream, allow_pickle=False, **arrays)
-        os.replace(temporary, file)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(file) as stream:
+        np.savez(stream, allow_pickle=False, **arrays)
 
 
 def evaluate(argv: list[str]) -> int:

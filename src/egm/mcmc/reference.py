@@ -6,12 +6,10 @@ reference holds plain arrays and the diagnostics as a JSON string; nothing in it
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import re
-import tempfile
 import warnings
 import zipfile
 import zlib
@@ -24,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from egm.files import replacing
 from egm.mcmc.base import Kernel, SupportsEnergy
 from egm.mcmc.diagnostics import scalars, summarise
 from egm.mcmc.run import run
@@ -205,21 +204,13 @@ def load_or_make(name: str, make: Callable[[], Reference]) -> Reference:
 
 
 def _save(reference: Reference, path: Path, name: str) -> None:
-    """Write to a temporary file beside `path` and rename it, so that no reader ever sees half a file."""
+    """Write an .npz file; no reader ever sees half of it."""
     arrays: dict[str, Any] = {f"state/{name}": value.numpy() for name, value in reference.state.items()}
     arrays |= {f"observables/{name}": value.numpy() for name, value in reference.observables.items()}
     arrays["name"] = np.array(name)
     arrays["diagnostics"] = np.array(json.dumps(reference.diagnostics, allow_nan=False))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.stem, suffix=".tmp", delete=False) as file:
-        try:
-            np.savez(file, **arrays)
-            file.close()
-            Path(file.name).replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(file.name).unlink()
-            raise
+    with replacing(path) as stream:
+        np.savez(stream, allow_pickle=False, **arrays)
 
 
 def _load(path: Path, name: str) -> Reference:

@@ -27,6 +27,8 @@ import scipy
 import torch
 from torch import Tensor, nn
 
+from egm.files import replacing, write_json
+
 
 class RunDirectory:
     """Reads and writes the files of one run."""
@@ -151,7 +153,7 @@ class RunDirectory:
 
     def write_results(self, record: dict[str, Any]) -> None:
         """Write `results.json`."""
-        self._write("results.json", json.dumps(record, indent=1, allow_nan=False).encode())
+        write_json(self.folder / "results.json", record)
 
     def _write_metrics(self, columns: list[str], rows: list[dict[str, Any]]) -> None:
         stream = io.StringIO(newline="")
@@ -161,13 +163,8 @@ class RunDirectory:
         self._write("metrics.csv", stream.getvalue().encode())
 
     def _write(self, name: str, content: bytes) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = self.folder / f".{name}.{os.getpid()}"
-        with temporary.open("wb") as stream:
+        with replacing(self.folder / name) as stream:
             stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, self.folder / name)
 
 
 def environment() -> dict[str, Any]:

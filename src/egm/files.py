@@ -1,0 +1,33 @@
+"""Files that are there as a whole or not at all: written beside their place, then renamed."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+
+@contextmanager
+def replacing(file: Path) -> Iterator[IO[bytes]]:
+    """A stream whose content takes the place of `file` at the end, unless something is raised before."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+    try:
+        with temporary.open("xb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(file: Path, record: Any) -> None:
+    """Write a record that holds no NaN and no infinity."""
+    content = json.dumps(record, indent=1, allow_nan=False) + "\n"
+    with replacing(file) as stream:
+        stream.write(content.encode())
