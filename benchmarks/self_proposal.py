@@ -21,7 +21,7 @@ CELLS = [
     Cell("fast/ising10-b02", "egm-sp", 25),
     Cell("fast/ising10-b04", "egm-sp", 60),
     Cell("fast/ising15-b028", "egm-sp", 60),
-    Cell("fast/gbrbm", "egm-sp", 60),
+    Cell("fast/gbrbm", "egm-sp", 100),
     Cell("fast/jointmog", "egm-sp", 80),
     Cell("fast/jointdw4", "egm-sp", 80),
     Cell("fast/manywell", "egm-sp", 80),
