@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from egm.mcmc.swendsen_wang import SwendsenWang
+from egm.targets.base import Target
 from egm.targets.ising import Ising
 from egm.targets.potts import Potts
 from egm.targets.spin_glass import SpinGlass
@@ -212,3 +213,19 @@ def test_bad_arguments(make, error, message):
 def test_swendsen_wang_refuses_an_antiferromagnet():
     with pytest.raises(ValueError, match=r"ferromagnetic coupling > 0, got -0\.8"):
         SwendsenWang(Ising(4, 0.4, J=-1.0))
+
+
+@pytest.mark.parametrize(
+    "target",
+    [Ising(2, 0.4), Ising(3, 0.3, J=-1.0, field=0.4), Potts(3, 3, 0.7), SpinGlass(4, seed=0, beta=0.8)],
+    ids=repr,
+)
+def test_energies_of_one_site(target):
+    """By its bonds: those of complete energies up to a number that the symbols share; the same number of calls."""
+    s = torch.randint(target.states, (5, 2, target.size, target.size), generator=torch.Generator().manual_seed(0))
+    for site in range(target.size**2):
+        before = target.energy_calls
+        found = target.conditional_energies({"s": s}, "s", site)
+        assert target.energy_calls - before == target.states * 10
+        complete = Target._conditional_energies(target, {"s": s}, "s", site, target.states)
+        torch.testing.assert_close(found - found[0], complete - complete[0], atol=1e-5, rtol=1e-5)

@@ -36,6 +36,10 @@ class SupportsEnergy(Protocol):
         """U(z) and its gradient with respect to every real variable."""
         ...
 
+    def conditional_energies(self, state: State, name: str, site: int) -> Tensor:
+        """E(x) for each symbol that one site can hold, up to a number that they share, shape [n, ...]."""
+        ...
+
     def observables(self, **state: Tensor) -> dict[str, Tensor]:
         """Named summaries, each [...] or [..., k]."""
         ...

@@ -4,8 +4,8 @@ Sites are visited in order, and each is redrawn from its exact conditional
 
     p_b(x^i = k | rest) ∝ exp(−b·E(x with x^i = k)),    k = 0 .. n_i − 1,
 
-with the energies of all n_i symbols from one call. The Jacobian of real variables does not depend on symbols and
-cancels, so E may stand for the latent energy U.
+with the energies of all n_i symbols from one call, which looks at local terms alone where the target knows them. The
+Jacobian of real variables does not depend on symbols and cancels, so E may stand for the latent energy U.
 """
 
 from __future__ import annotations
@@ -47,20 +47,14 @@ class Gibbs(Kernel):
         batch = space.batch_shape(latent, latent=True)
         state = space.from_latent(latent)
         for name in self.names:
-            variable = space.categorical[name]
-            symbols = latent[name].reshape(*batch, variable.sites).clone()
-            counts = torch.as_tensor(variable.n).expand(variable.shape).flatten().tolist()
-            for site, n in enumerate(counts):
-                candidates = symbols.expand(n, *symbols.shape).clone()
-                candidates[..., site] = torch.arange(n, device=symbols.device).reshape(n, *(1,) * len(batch))
-                trial = {k: v.expand(n, *v.shape) for k, v in state.items() if k != name}
-                trial[name] = candidates.reshape(n, *batch, *variable.shape)
-                energies = self.target.energy(**trial)
+            state[name] = latent[name].clone(memory_format=torch.contiguous_format)
+            symbols = state[name].view(*batch, -1)  # the same memory, site by site
+            for site in range(symbols.shape[-1]):
+                energies = self.target.conditional_energies(state, name, site)
                 energies = torch.where(torch.isnan(energies), math.inf, energies)
                 drawn = draw_symbols(energies * inverse_temperature, generator=generator)
                 # A chain that starts where every symbol has zero density stays until another site frees it.
                 stuck = (energies == math.inf).all(0)
                 symbols[..., site] = torch.where(stuck, symbols[..., site], drawn)
-            state[name] = symbols.reshape(latent[name].shape)
         acceptance = torch.ones(batch, device=next(iter(latent.values())).device)
         return {**latent, **{name: state[name] for name in self.names}}, acceptance

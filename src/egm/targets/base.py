@@ -100,6 +100,29 @@ class Target:
         """Whether `partial_energy` is defined."""
         return type(self)._partial_energy is not Target._partial_energy
 
+    def conditional_energies(self, state: State, name: str, site: int) -> Tensor:
+        """E(x) for each symbol that one site can hold, up to a number that they share: [n, ...], n calls a state.
+
+        Args:
+            state: complete states, [...].
+            name: a categorical variable.
+            site: counted along its flattened shape.
+        """
+        variable = self.space.categorical[name]
+        n = variable.n if isinstance(variable.n, int) else int(torch.as_tensor(variable.n).flatten()[site])
+        batch = self.space.batch_shape(state)
+        self.energy_calls += n * batch.numel()
+        return self._conditional_energies(state, name, site, n)
+
+    def _conditional_energies(self, state: State, name: str, site: int, n: int) -> Tensor:
+        """From complete energies; targets whose terms are local do better."""
+        x, sites = state[name], self.space.categorical[name].sites
+        batch = x.shape[: x.ndim - len(self.space.categorical[name].shape)]
+        candidates = x.reshape(*batch, sites).expand(n, *batch, sites).clone()
+        candidates[..., site] = torch.arange(n, device=x.device).reshape(n, *(1,) * len(batch))
+        trial = {k: v.expand(n, *v.shape) for k, v in state.items() if k != name}
+        return self._energy(**trial, **{name: candidates.reshape(n, *x.shape)})
+
     def latent_energy(self, latent: State) -> Tensor:
         """−log density in latent coordinates: E(x(z)) − log |∂x/∂z|; symbols may have any integer dtype."""
         return self.energy(**self._symbols(self.space.from_latent(latent))) - self.space.log_det(latent)

@@ -25,7 +25,7 @@ from egm.mcmc.swendsen_wang import SwendsenWang
 from egm.mcmc.tempering import ParallelTempering
 from egm.spaces import Categorical, Space, State
 from egm.targets.base import Target
-from egm.targets.support import finite
+from egm.targets.support import Constants, finite
 from egm.targets.transfer_matrix import TransferMatrix, fits
 
 KERNELS = "egm.targets.bond_kernels"
@@ -62,6 +62,30 @@ class LatticeTarget(Target):
     def _pair_tables(self) -> tuple[Tensor, Tensor]:
         """Energies of the bonds to the right and of those below, float64 [L, L, q, q] each."""
         raise NotImplementedError
+
+    # ------------------------------------------------------------------ one site
+
+    def _conditional_energies(self, state: State, name: str, site: int, n: int) -> Tensor:
+        """From the site's four bonds and its own term, a small part of the lattice."""
+        s, (r, c) = state[name], divmod(site, self.size)
+        terms = self._terms.like(s)
+
+        def at(row: int, column: int) -> Tensor:
+            return s[..., row % self.size, column % self.size].long()
+
+        energies = (
+            terms.right[r, c].T[at(r, c + 1)]
+            + terms.right[r, c - 1][at(r, c - 1)]
+            + terms.below[r, c].T[at(r + 1, c)]
+            + terms.below[r - 1, c][at(r - 1, c)]
+            + terms.site
+        )
+        return energies.movedim(-1, 0)
+
+    @cached_property
+    def _terms(self) -> Constants:
+        right, below = self._pair_tables()
+        return Constants(right=right, below=below, site=self._site_energies)
 
     # ------------------------------------------------------------------ exact answers
 
