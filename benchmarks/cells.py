@@ -42,8 +42,9 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Without the seed."""
-        return f"{self.recipe.split('/')[1]}-{self.method}" + ("" if self.role == "main" else f"-{self.role}")
+        """Without the seed; runs whose cost is the question differ by their seconds."""
+        ending = {"main": "", "cost": f"-{self.seconds}s"}.get(self.role, f"-{self.role}")
+        return f"{self.recipe.split('/')[1]}-{self.method}{ending}"
 
 
 def train(cells: list[Cell], out: Path, *, device: str, jobs: int, threads: int) -> int:
@@ -97,7 +98,8 @@ def judge(
 
 
 def _key(record: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(str(record[name]) for name in ("recipe", "method", "role", "seed"))
+    seconds = record["overrides"].get("time_limit") if record["role"] == "cost" else None
+    return (*(str(record[name]) for name in ("recipe", "method", "role", "seed")), str(seconds))
 
 
 def _judged(folder: Path, *, device: str, note: str | None, options: dict[str, Any]) -> dict[str, Any]:
