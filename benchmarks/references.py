@@ -61,7 +61,7 @@ def main() -> None:
             "command": "python benchmarks/references.py",
         }
         path = options.out / f"{slug(repr(target))}.json"
-        write_json(path, record)
+        write_json(path, record, indent=None)
         energy, worst = record["observables"]["energy"], max(x["r_hat"] for x in record["observables"].values())
         print(
             f"{target!r}: mean E {energy['mean']:.4f} ± {energy['stderr']:.4f}, sd {energy['sd']:.4f}, ESS"

@@ -11,9 +11,11 @@ from egm.files import replacing, write_json
 
 def test_folders_are_made_and_files_replaced(tmp_path):
     file = tmp_path / "a" / "b.json"
-    for record in ({"x": 1}, [1, 2]):
-        write_json(file, record)
-        assert json.loads(file.read_text()) == record
+    write_json(file, {"x": 1})
+    with file.open() as reader:  # who has begun to read the old one reads it to the end
+        write_json(file, [1, 2])
+        assert json.load(reader) == {"x": 1}
+    assert json.loads(file.read_text()) == [1, 2]
     assert os.listdir(file.parent) == ["b.json"]
     plain = tmp_path / "plain"
     plain.touch()

@@ -26,8 +26,8 @@ def replacing(file: Path) -> Iterator[IO[bytes]]:
         temporary.unlink(missing_ok=True)
 
 
-def write_json(file: Path, record: Any) -> None:
+def write_json(file: Path, record: Any, *, indent: int | None = 1) -> None:
     """Write a record that holds no NaN and no infinity."""
-    content = json.dumps(record, indent=1, allow_nan=False) + "\n"
+    content = json.dumps(record, indent=indent, allow_nan=False) + "\n"
     with replacing(file) as stream:
         stream.write(content.encode())

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 _MISSING: set[str] = set()
 T = TypeVar("T")
@@ -28,13 +29,17 @@ def find_kernels(module: str) -> Any:
         return None
 
 
-def attempt(module: str, run: Callable[[Any], T]) -> T | None:
-    """run(kernels) with the module of that name, or None where there is none or where it fails."""
-    kernels = find_kernels(module)
+def attempt(module: str, x: Tensor, run: Callable[[Any], T]) -> T | None:
+    """run(kernels) with the module of that name, on the GPU that x is on.
+
+    None where x is not on one or is empty, where there are no such kernels, or where they fail.
+    """
+    kernels = find_kernels(module) if x.is_cuda and x.numel() else None
     if kernels is None:
         return None
     try:
-        return run(kernels)
+        with torch.cuda.device_of(x):
+            return run(kernels)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # whatever else went wrong, torch can do it

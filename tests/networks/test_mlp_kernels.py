@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import linear, silu
 
 import egm.kernels
-from egm.networks import fused
+from egm.networks import fused, mlp
 from egm.networks.base import rounding
 from egm.networks.mlp import MLP
 from egm.spaces import Categorical, Real, Space
@@ -66,6 +66,58 @@ def test_operations_use_them_without_gradients_alone(monkeypatch):
         fused.add_silu(h.clone(), w[0, :1])  # u is broadcast along the last axis
     fused.project(fused.add_silu(h.clone(), w[0]), w, b)
     assert used == ["one_hot", "add_silu", "dot"]
+
+
+def test_values_that_are_not_side_by_side_in_memory():
+    x = torch.randint(3, (9, 40), dtype=torch.uint8, device=DEVICE).T
+    assert torch.equal(kernels.one_hot(x, 2), kernels.one_hot(x.contiguous(), 2))
+    h, u, w = random(9, 16), random(16, 9, dtype=torch.float32).T, random(32, dtype=torch.float32)[::2]
+    torch.testing.assert_close(kernels.add_silu(h.clone(), u), kernels.add_silu(h.clone(), u.contiguous()))
+    torch.testing.assert_close(kernels.dot(random(16, 9).T, w), kernels.dot(random(16, 9).T.contiguous(), w))
+    turned = random(16, 9).T.as_subclass(OnAGpu)
+    with torch.no_grad():  # cannot be done in place by the kernel, but by torch
+        found = fused.add_silu(turned.clone(memory_format=torch.preserve_format), u)
+    expected = silu(turned.as_subclass(torch.Tensor).float() + u)
+    torch.testing.assert_close(found.as_subclass(torch.Tensor).float(), expected, atol=0.05, rtol=0.02)
+
+
+def test_other_dtypes_and_shapes(monkeypatch):
+    """float32 is left to torch; one state alone has an energy of shape []; nothing is nothing."""
+    monkeypatch.setattr(kernels, "one_hot", None)
+    monkeypatch.setattr(kernels, "add_silu", None)
+    w, b = random(1, 8, dtype=torch.float32), random(1, dtype=torch.float32)
+    with torch.no_grad():
+        assert fused.project(random(8).as_subclass(OnAGpu), w, b).shape == ()
+        h = random(3, 8, dtype=torch.float32).as_subclass(OnAGpu)
+        assert fused.add_silu(h, w[0]).dtype == torch.float32
+        x = torch.zeros(3, 4, dtype=torch.uint8, device=DEVICE).as_subclass(OnAGpu)
+        assert fused.one_hot(x, 2, torch.float32).shape == (3, 8)
+        assert fused.add_silu(h[:0].bfloat16(), w[0]).shape == (0, 8)
+    assert fused.KERNELS not in egm.kernels._MISSING
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU the next test does this")
+def test_first_layers_by_the_interpreter(monkeypatch):
+    """A network of bfloat16 on states that say they are on a GPU: all kernels; eighteen columns and six are filled up."""
+    used, space = [], Space(s=Categorical(2, shape=(3, 3)), k=Categorical(3, shape=2))
+    for name in ("one_hot", "add_silu", "dot"):
+        plain = getattr(kernels, name)
+        monkeypatch.setattr(
+            kernels, name, lambda *given, n=name, f=plain: (used.append(n), f(*given).as_subclass(OnAGpu))[1]
+        )
+    torch.manual_seed(0)
+    network = MLP(space, {"energy": ()}, width=32, depth=2)
+    torch.nn.init.normal_(network.get_parameter("heads.0.linear.weight"), std=0.1)
+    x = space.reference_sample(50, generator=torch.Generator().manual_seed(0))
+    t = torch.rand(50, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        exact = network(x, t)["energy"]
+        monkeypatch.setattr(mlp, "MANY_STATES", 1)
+        network.bfloat16()
+        narrow = {name: v.as_subclass(OnAGpu) for name, v in space.narrowed(x).items()}
+        found = network(narrow, t.bfloat16().as_subclass(OnAGpu))["energy"].as_subclass(torch.Tensor)
+    assert used == ["one_hot", "one_hot", "add_silu", "dot"]
+    assert float((found.float() - exact).square().mean().sqrt()) < 0.05 * float(exact.std())
 
 
 @needs_cuda

@@ -82,3 +82,31 @@ def test_occurrences(monkeypatch, shape):
         found = path.occurrences(x.as_subclass(OnAGpu), symbol).as_subclass(torch.Tensor)
         assert torch.equal(found, path.sum_sites(x == symbol).to(found.dtype))
     assert used == [1, 1]
+
+
+def test_values_that_are_not_side_by_side_in_memory():
+    x, w = torch.randint(3, (6, 4, 5), device=DEVICE).mT, torch.rand(5, 6, device=DEVICE).T
+    torch.testing.assert_close(kernels.count(x, w, 3), counted(x, w, 3))
+    flat = torch.randint(3, (9, 40), dtype=torch.uint8, device=DEVICE).T
+    assert torch.equal(kernels.occurrences(flat, 2), (flat == 2).sum(1).int())
+
+
+def test_weights_with_a_gradient_or_broadcast_do_without(monkeypatch):
+    path = Masked(Categorical(2, shape=3))
+    monkeypatch.setattr(kernels, "count", None)
+    x_r = torch.randint(3, (7, 4, 3), device=DEVICE).as_subclass(OnAGpu)
+    assert path.average(x_r, torch.rand(7, 4, device=DEVICE, requires_grad=True)).requires_grad
+    assert path.average(x_r, torch.rand(7, 1, device=DEVICE)).shape == (4, 3, 3)
+
+
+def test_no_memory_is_said_as_it_is(monkeypatch):
+    def full(*given):
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr(kernels, "occurrences", full)
+    x = torch.zeros(2, 3, dtype=torch.uint8, device=DEVICE).as_subclass(OnAGpu)
+    with pytest.raises(torch.OutOfMemoryError, match="full"):
+        Masked(Categorical(2, shape=3)).occurrences(x, 2)
+    assert Masked(Categorical(2, shape=3)).occurrences(x[:0], 2).shape == (
+        0,
+    )  # nothing to count: the kernel is left out

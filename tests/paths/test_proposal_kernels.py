@@ -17,6 +17,10 @@ def generator(seed=0):
     return torch.Generator(DEVICE).manual_seed(seed)
 
 
+def key(seed=0):
+    return torch.randint(2**62, (1,), generator=generator(seed), device=DEVICE)
+
+
 @pytest.mark.parametrize("stay", [None, 0.0, 0.3, 0.999, 1.0])
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_law_of_sites(n, stay):
@@ -26,7 +30,7 @@ def test_law_of_sites(n, stay):
     """
     x = torch.full((1000, 2), n, dtype=torch.uint8, device=DEVICE)
     stays = None if stay is None else torch.full((1000,), stay, device=DEVICE)
-    found = kernels.renewed(x, stays, n, 16, generator(), n).long().cpu()  # [16, 1000, 2]
+    found = kernels.renewed(x, stays, n, 16, key(), n).long().cpu()  # [16, 1000, 2]
     law = torch.full((n + 1,), (1 - (stay or 0.0)) / n, dtype=torch.float64)
     law[n] = stay or 0.0
     pairs = {
@@ -45,7 +49,7 @@ def test_what_does_not_change(count, stays):
     """Sites with other symbols keep them, every proposal is written, and each state has its own probability."""
     x = torch.randint(3, (40, 70), dtype=torch.uint8, device=DEVICE, generator=generator(1))
     stay = torch.arange(40, device=DEVICE).lt(20).float() if stays else None
-    found = kernels.renewed(x, stay, 2, count, generator(), 2)
+    found = kernels.renewed(x, stay, 2, count, key(), 2)
     assert found.shape == (count, 40, 70)
     masked = (x == 2).expand_as(found)
     assert torch.equal(found[~masked], x.expand_as(found)[~masked])
@@ -54,16 +58,44 @@ def test_what_does_not_change(count, stays):
         assert (found[:, 20:] != 2).all()
     else:
         assert (found != 2).all()
-    everywhere = kernels.renewed(x, None, 200, count, generator(), None)
+    everywhere = kernels.renewed(x, None, 200, count, key(), None)
     assert float((everywhere == x).float().mean()) < 0.02
 
 
-def test_random_numbers_are_the_generators():
-    x = torch.full((3, 50), 2, dtype=torch.uint8, device=DEVICE)
-    source = generator(4)
-    first, second = (kernels.renewed(x, None, 2, 10, source, 2) for _ in range(2))
-    assert not torch.equal(first, second)
-    assert torch.equal(first, kernels.renewed(x, None, 2, 10, generator(4), 2))
+def test_random_numbers_are_the_keys():
+    """Two tiles of sites: the same numbers again from the same key, others from others and at other sites."""
+    x = torch.full((2, kernels.TILE), 2, dtype=torch.uint8, device=DEVICE)
+    found = kernels.renewed(x, None, 2, 8, key(4), 2)
+    assert torch.equal(found, kernels.renewed(x, None, 2, 8, key(4), 2))
+    assert not torch.equal(found, kernels.renewed(x, None, 2, 8, key(5), 2))
+    assert 0.4 < float((found[:, 0] == found[:, 1]).float().mean()) < 0.6
+
+
+def test_keys_are_the_generators(monkeypatch):
+    """A path draws a new one for every call, all of them different."""
+    path, keys = Masked(Categorical(2)), []
+    monkeypatch.setattr(kernels, "renewed", lambda x, stay, n, count, key, only: (keys.append(int(key)), x)[1])
+    x, source = torch.full((1,), 2, dtype=torch.uint8, device=DEVICE).as_subclass(OnAGpu), generator()
+    for _ in range(50):
+        path.proposer(x, 0.2)(1, source)
+    assert len(set(keys)) == 50
+    assert max(keys) > 2**60
+    path.proposer(x, 0.2)(1, generator())
+    assert keys[-1] == keys[0]
+
+
+def test_a_wrong_generator_is_not_the_kernels_fault():
+    path, x = Masked(Categorical(2)), torch.full((1,), 2, dtype=torch.uint8, device=DEVICE).as_subclass(OnAGpu)
+    with pytest.raises(TypeError):
+        path.proposer(x, 0.2)(1, "no generator")  # type: ignore[arg-type]
+    assert PROPOSAL_KERNELS not in egm.kernels._MISSING
+
+
+def test_states_that_are_not_side_by_side_in_memory():
+    x = torch.randint(3, (50, 6), dtype=torch.uint8, device=DEVICE, generator=generator(1)).T
+    stay = torch.rand(12, device=DEVICE, generator=generator(2))[::2]
+    found = kernels.renewed(x, stay, 2, 3, key(), 2)
+    assert torch.equal(found, kernels.renewed(x.contiguous(), stay.contiguous(), 2, 3, key(), 2))
 
 
 @pytest.mark.parametrize("law", ["flat", "reference"])

@@ -44,3 +44,9 @@ def test_the_largest_lattice():
     assert [x.tolist() for x in kernels.bonds(s, 2)] == [[2 * LARGEST**2]] * 2
     larger = torch.ones(1, LARGEST + 1, LARGEST + 1, dtype=torch.uint8, device=DEVICE).as_subclass(OnAGpu)
     assert counted_bonds(larger, 2) is None
+
+
+def test_states_that_are_not_side_by_side_in_memory():
+    s = torch.randint(3, (5, 5, 30), dtype=torch.uint8, device=DEVICE).permute(2, 0, 1)
+    for found, expected in zip(kernels.bonds(s, 2), kernels.bonds(s.contiguous(), 2), strict=True):
+        assert torch.equal(found, expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -49,11 +50,11 @@ def sample(argv: list[str]) -> int:
 
 def write_draws(file: Path, draws: Draws) -> None:
     """Write an .npz file, one array for each variable and `.log_weights`; it is there as a whole or not at all."""
-    arrays = {name: x.cpu().numpy() for name, x in draws.state.items()}
+    arrays: dict[str, Any] = {name: x.cpu().numpy() for name, x in draws.state.items()}
     if draws.log_weights is not None:
         arrays[".log_weights"] = draws.log_weights.cpu().numpy()  # a name that no variable can have
     with replacing(file) as stream:
-        np.savez(stream, allow_pickle=False, **arrays)
+        np.savez(stream, **arrays)
 
 
 def evaluate(argv: list[str]) -> int:

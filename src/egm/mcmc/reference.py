@@ -210,7 +210,7 @@ def _save(reference: Reference, path: Path, name: str) -> None:
     arrays["name"] = np.array(name)
     arrays["diagnostics"] = np.array(json.dumps(reference.diagnostics, allow_nan=False))
     with replacing(path) as stream:
-        np.savez(stream, allow_pickle=False, **arrays)
+        np.savez(stream, **arrays)
 
 
 def _load(path: Path, name: str) -> Reference:

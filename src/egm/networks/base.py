@@ -204,8 +204,12 @@ def not_negative(**options: int) -> None:
 
 @torch.no_grad()
 def activation_bytes(network: nn.Module, path: ProductPath) -> int:
-    """Bytes of activations alive at once while a network sees one state of a path: four times its largest output."""
-    like, sizes = next(network.parameters()), [0]
+    """Bytes of activations alive at once while a network sees one state of a path: four times its largest output.
+
+    Symbols count as a number for each that a site can hold: first layers may take them like that.
+    """
+    like = next(network.parameters())
+    sizes = [like.element_size() * sum(v.sites * v.size for v in path.space.categorical.values())]
     generator = torch.Generator(like.device).manual_seed(0)
     x = path.prior_sample((1,), 0.5, generator=generator, dtype=like.dtype, device=like.device)
 

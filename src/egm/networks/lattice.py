@@ -96,7 +96,8 @@ class LatticeConv(Body):
         blocks = cast(Iterable[_Block], self.blocks)
         if h.dtype == torch.bfloat16 and (kernels := self._kernels(h.device)) is not None:
             parts = [block.parts(time.expand(*batch, -1).reshape(len(h), -1)) for block in blocks]
-            return kernels.normalised_blocks(h, parts, self.kernel)
+            with torch.cuda.device_of(h):
+                return kernels.normalised_blocks(h, parts, self.kernel)
         for block in blocks:
             h = block(h, time, batch)
         return layer_norm(h, h.shape[-1:])

@@ -35,8 +35,9 @@ def _one_hot(
 @triton.jit
 def _add_silu(h_ptr, u_ptr, period, BLOCK: tl.constexpr):
     """A block of u, and of h at one of its repetitions."""
-    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    here = h_ptr + tl.program_id(0).to(tl.int64) * period + c
+    blocks = tl.cdiv(period, BLOCK)
+    c = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    here = h_ptr + (tl.program_id(0) // blocks).to(tl.int64) * period + c
     z = tl.load(here, mask=c < period, other=0.0).to(tl.float32)
     z += tl.load(u_ptr + c, mask=c < period, other=0.0).to(tl.float32)
     tl.store(here, (z * tl.sigmoid(z)).to(h_ptr.dtype.element_ty), mask=c < period)
@@ -69,7 +70,7 @@ def one_hot(x: Tensor, n: int) -> Tensor:
 def add_silu(h: Tensor, u: Tensor) -> Tensor:
     """SiLU(h + u) in the place of h, which is contiguous; u has the shape of h but for leading axes."""
     sizes: Any = {"BLOCK": BLOCK}
-    _add_silu[(h.numel() // u.numel(), -(-u.numel() // BLOCK))](h, u.contiguous(), u.numel(), **sizes)
+    _add_silu[(h.numel() // u.numel() * -(-u.numel() // BLOCK),)](h, u.contiguous(), u.numel(), **sizes)
     return h
 
 

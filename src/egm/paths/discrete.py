@@ -67,10 +67,10 @@ class DiscretePath(Path[Categorical]):
 
     def average(self, x_r: Tensor, weights: Tensor) -> Tensor:
         """Σ_k w_k δ(x_r^k = y), the table [..., *shape, alphabet] of end points [K, ..., *shape], weights [K, ...]."""
-        fitting = x_r.is_cuda and not weights.requires_grad and weights.shape == self.batch_shape(x_r)
-        if fitting and self.alphabet <= MOST_SYMBOLS:
+        fitting = not weights.requires_grad and weights.shape == self.batch_shape(x_r)
+        if x_r.is_cuda and fitting and self.alphabet <= MOST_SYMBOLS:
             flat, own = x_r.reshape(len(x_r), -1, self.variable.sites), weights.reshape(len(x_r), -1)
-            table = attempt(COUNTING_KERNELS, lambda kernels: kernels.count(flat, own, self.alphabet))
+            table = attempt(COUNTING_KERNELS, x_r, lambda kernels: kernels.count(flat, own, self.alphabet))
             if table is not None:
                 return table.reshape(*x_r.shape[1:], self.alphabet)
         weights = weights.reshape((*weights.shape, *(1,) * len(self.variable.shape)))
@@ -100,10 +100,10 @@ class DiscretePath(Path[Categorical]):
         """At how many sites x holds a symbol, [...]."""
         if x.is_cuda and x.dtype == torch.uint8:
             flat = x.reshape(-1, self.variable.sites)
-            found = attempt(COUNTING_KERNELS, lambda kernels: kernels.occurrences(flat, symbol))
+            found = attempt(COUNTING_KERNELS, x, lambda kernels: kernels.occurrences(flat, symbol))
             if found is not None:
                 return found.reshape(self.batch_shape(x))
-        return self.sum_sites(x == symbol)
+        return self.sum_sites(x == symbol).long()
 
     def _renewed(
         self, x: Tensor, stay: Tensor | None, count: int, generator: torch.Generator | None, *, only: int | None = None
@@ -116,7 +116,8 @@ class DiscretePath(Path[Categorical]):
         if x.is_cuda and x.dtype == torch.uint8 and isinstance(n := self.variable.n, int):
             flat = x.reshape(-1, self.variable.sites)
             each = None if stay is None else stay.reshape(self.batch_shape(stay)).expand(batch).reshape(-1)
-            found = attempt(PROPOSAL_KERNELS, lambda kernels: kernels.renewed(flat, each, n, count, generator, only))
+            key = torch.randint(2**62, (1,), generator=generator, device=x.device)
+            found = attempt(PROPOSAL_KERNELS, x, lambda kernels: kernels.renewed(flat, each, n, count, key, only))
             if found is not None:
                 return found.reshape(count, *x.shape)
         symbols = self._uniform((count, *batch), x, generator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -62,6 +62,8 @@ class ProductPath:
         self, x_t: State, t: Time, r: Time = 1.0, *, law: Proposal = "flat"
     ) -> Callable[[int, torch.Generator | None], State]:
         """What draws `count` proposals x_r, as the first axis, again and again: draw(count, generator)."""
+        if law not in get_args(Proposal):
+            raise ValueError(f"law is one of {get_args(Proposal)}, got {law!r}")
         t, r = self._times(x_t, t, r)
         draws = {name: path.proposer(x_t[name], t, r, law=law) for name, path in self.paths.items()}
         return lambda count, generator: {name: draw(count, generator) for name, draw in draws.items()}

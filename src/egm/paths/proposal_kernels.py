@@ -1,8 +1,8 @@
 """Proposals of symbols as a Triton kernel, for GPUs: nothing but the proposals themselves is written.
 
-The random numbers are those of Philox, a counter-based generator: its key is drawn from torch's generator, its counters
-are the site and the number of the proposal. (torch would write uniform symbols, uniform numbers and a choice of the
-two.) A call of Philox gives four words of 32 bits: four symbols, or two with a word each that decides whether to stay.
+The random numbers are those of Philox, a counter-based generator: its key is drawn by torch's, its counters are the
+site and the number of the proposal. (torch would write uniform symbols, uniform numbers and a choice of the two.) A
+call of Philox gives four words of 32 bits: four symbols, or two with a word each that decides whether to stay.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def _renewed(
     N: tl.constexpr, ONLY: tl.constexpr, STAYS: tl.constexpr, GROUPS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """A tile of the sites of all states, in some of the proposals."""
-    site = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    tiles = tl.cdiv(SITES, TILE)
+    site = tl.program_id(0) % tiles * TILE + tl.arange(0, TILE)
     x = tl.load(x_ptr + site, mask=site < SITES, other=0)
     changes = site < SITES
     if ONLY >= 0:
@@ -47,7 +48,7 @@ def _renewed(
         stay = tl.load(stay_ptr + site // S, mask=site < SITES, other=0.0)
     key, zero = tl.load(key_ptr), tl.zeros([TILE], tl.uint32)
     for i in range(GROUPS):
-        group = tl.program_id(1) * GROUPS + i
+        group = tl.program_id(0) // tiles * GROUPS + i
         a, b, c, d = tl.philox(key, site.to(tl.uint32), zero + group.to(tl.uint32), zero, zero)
         if STAYS:
             _put(out_ptr, 2 * group, count, site, SITES, changes & _moves(a, stay), x, b, N)
@@ -59,15 +60,12 @@ def _renewed(
             _put(out_ptr, 4 * group + 3, count, site, SITES, changes, x, d, N)
 
 
-def renewed(
-    x: Tensor, stay: Tensor | None, n: int, count: int, generator: torch.Generator | None, only: int | None
-) -> Tensor:
+def renewed(x: Tensor, stay: Tensor | None, n: int, count: int, key: Tensor, only: int | None) -> Tensor:
     """`count` times x [B, S], uint8, with uniform symbols of n at all sites, or at those that hold `only`.
 
-    With the probability stay [B] a site stays as it is.
+    With the probability stay [B] a site stays as it is. The key [1], int64, decides the random numbers.
     """
     sites = x.numel()
-    key = torch.randint(2**62, (1,), generator=generator, device=x.device)
     out = torch.empty(count, *x.shape, dtype=x.dtype, device=x.device)
     rows = GROUPS * (4 if stay is None else 2)  # of one program
     sizes: Any = {
@@ -77,7 +75,7 @@ def renewed(
         "GROUPS": GROUPS,
         "TILE": TILE,
     }
-    _renewed[(-(-sites // TILE), -(-count // rows))](
+    _renewed[(-(-sites // TILE) * -(-count // rows),)](
         x.contiguous(), (key if stay is None else stay.float().contiguous()), key, out, count, sites, x.shape[1],
         **sizes,
     )  # fmt: skip

@@ -143,7 +143,7 @@ def counted_bonds(s: Tensor, mask: int) -> tuple[Tensor, Tensor] | None:
     """How many bonds of a state join equal symbols, and how many join revealed ones, by a kernel; None without one."""
     if not s.is_cuda or s.dtype != torch.uint8 or s.shape[-1] > LARGEST:
         return None
-    found = attempt(KERNELS, lambda kernels: kernels.bonds(s.reshape(-1, *s.shape[-2:]), mask))
+    found = attempt(KERNELS, s, lambda kernels: kernels.bonds(s.reshape(-1, *s.shape[-2:]), mask))
     return None if found is None else (found[0].reshape(s.shape[:-2]), found[1].reshape(s.shape[:-2]))
 
 
