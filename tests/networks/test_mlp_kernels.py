@@ -98,7 +98,7 @@ def test_other_dtypes_and_shapes(monkeypatch):
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU the next test does this")
 def test_first_layers_by_the_interpreter(monkeypatch):
-    """A network of bfloat16 on states that say they are on a GPU: all kernels; eighteen columns and six are filled up."""
+    """All kernels in a network of bfloat16, whose rounding changes energies by a tenth; wrong columns change all."""
     used, space = [], Space(s=Categorical(2, shape=(3, 3)), k=Categorical(3, shape=2))
     for name in ("one_hot", "add_silu", "dot"):
         plain = getattr(kernels, name)
@@ -117,7 +117,7 @@ def test_first_layers_by_the_interpreter(monkeypatch):
         narrow = {name: v.as_subclass(OnAGpu) for name, v in space.narrowed(x).items()}
         found = network(narrow, t.bfloat16().as_subclass(OnAGpu))["energy"].as_subclass(torch.Tensor)
     assert used == ["one_hot", "one_hot", "add_silu", "dot"]
-    assert float((found.float() - exact).square().mean().sqrt()) < 0.05 * float(exact.std())
+    assert float((found.float() - exact).square().mean().sqrt()) < 0.2 * float(exact.std())
 
 
 @needs_cuda
