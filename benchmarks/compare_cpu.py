@@ -3,7 +3,8 @@
     git worktree add /tmp/before <commit>
     python benchmarks/compare_cpu.py /tmp/before/src --results results/compare_cpu.json
 
-A machine is never equally busy twice, so versions take turns and their ratio is that of medians.
+A machine is never equally busy twice, so versions take turns and their ratio is that of medians. The older version runs
+twice in each round: the ratio of those two is what the machine alone does, and what a ratio has to be read beside.
 """
 
 from __future__ import annotations
@@ -42,9 +43,11 @@ from timing import median_seconds, train_steps, trainer_of
 recipe, method, changes = json.loads(sys.argv[2])
 trainer = trainer_of(recipe, method, "cpu", **changes)
 draw = lambda: trainer.method.refresh(trainer.buffer, trainer.draw())
-draw(), train_steps(trainer, 2)
-print(json.dumps({"step": median_seconds(lambda: train_steps(trainer, 3), "cpu", repeats=3)[0] / 3,
-                  "draws": median_seconds(draw, "cpu", repeats=5)[0]}))
+def seconds(run):  # the median of two seconds' worth, after a warm-up
+    repeats = max(3, min(50, int(2.0 / median_seconds(run, "cpu", repeats=3)[0])))
+    return median_seconds(run, "cpu", repeats=repeats)[0]
+draw()
+print(json.dumps({"step": seconds(lambda: train_steps(trainer, 3)) / 3, "draws": seconds(draw)}))
 """
 
 
@@ -75,15 +78,21 @@ def main() -> int:
     commits = {"before": _commit(values.before), "now": _commit(NOW)}
     records, versions = [], {**machine, **commits, "rounds": values.rounds}
     for case in values.only:
-        found: dict[str, list[dict[str, float]]] = {"before": [], "now": []}
-        for _ in range(values.rounds):
-            for version, source in (("before", values.before), ("now", NOW)):
-                found[version].append(once(source, case, values.threads))
+        sources = {"before": values.before, "now": NOW, "again": values.before}
+        rounds = [
+            {version: once(source, case, values.threads) for version, source in sources.items()}
+            for _ in range(values.rounds)
+        ]
         for what in ("step", "draws"):
-            before, now = (statistics.median(run[what] for run in found[version]) for version in ("before", "now"))
-            seconds = {"before_ms": round(1e3 * before, 2), "now_ms": round(1e3 * now, 2)}
+            before, now, again = (statistics.median(found[version][what] for found in rounds) for version in sources)
+            seconds = {"before_ms": before, "now_ms": now, "again_ms": again}
+            seconds = {name: round(1e3 * value, 2) for name, value in seconds.items()}
             records.append({"case": case, "what": what, **seconds, **versions})
-            print(f"{case:<18}{what:<7}{1e3 * before:>9.1f} ms {1e3 * now:>9.1f} ms   now / before {now / before:.2f}")
+            print(
+                f"{case:<18}{what:<7}{1e3 * before:>9.1f} ms {1e3 * now:>9.1f} ms   now / before {now / before:.2f}"
+                f"   before / before {again / before:.2f}",
+                flush=True,
+            )
     if values.results is not None:
         write_json(values.results, records)
     return 0
