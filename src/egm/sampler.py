@@ -258,7 +258,7 @@ class Sampler:
         """Built-in networks compute tables of symbols in bfloat16 on a GPU, which is faster; weights are those of the
         tables that were drawn from. Means, from which densities and Jacobians are made, are not rounded.
         """
-        with rounding(self.device, enabled=not self.space.real and is_built_in(self.network)):
+        with rounding(t.device, enabled=not self.space.real and is_built_in(self.network)):
             return predict(self.network, self.processes, x_t, t)
 
     def _course(self, steps: int | None, *, exchanged: bool = False) -> dict[str, Any]:
