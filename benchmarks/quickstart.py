@@ -20,7 +20,7 @@ from pathlib import Path
 from egm.files import write_json
 from egm.train.run_directory import commit, hardware
 
-HERE = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent
 
 
 def seconds(*command: str, folder: Path) -> float:
@@ -38,7 +38,7 @@ def main() -> int:
     values = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder) / "egm"
-        subprocess.run(["git", "clone", "--quiet", str(HERE), str(clone)], check=True)
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
         setup = seconds("make", ".venv/.installed", folder=clone)
         run = seconds("make", "quickstart", folder=clone)
         (file,) = clone.glob("runs/*/results.json")

@@ -34,7 +34,7 @@ DRAWS = 2000
 
 def measure(axis: str, value: int, method: str, device: str, *, draws: bool, base: dict[str, int]) -> dict[str, Any]:
     """One point."""
-    changes: dict[str, Any] = {"network": WIDTH, "memory": 2**30, **base}
+    changes: dict[str, Any] = {"network": WIDTH, **base}
     if method == "egm-bs":
         changes["energy_network"] = WIDTH
     changes |= {"target": f"Ising(size={value}, beta=0.4)"} if axis == "size" else {axis: value}

@@ -37,8 +37,8 @@ class Target:
             float tensor of the batch's shape. +inf means zero density.
         name: how the target prints; by default after the energy.
 
-    `energy_calls` counts the states handed to the energy (and to `partial_energy`), `score_calls` those whose gradient
-    was taken as well.
+    `energy_calls` counts the states handed to the energy (and to `partial_energy` and `conditional_energies`),
+    `score_calls` those whose gradient was taken as well.
 
     >>> import egm
     >>> target = egm.Target(egm.Space(x=egm.Real(2)), lambda x: 0.5 * x.square().sum(-1))
@@ -109,7 +109,11 @@ class Target:
             site: counted along its flattened shape.
         """
         variable = self.space.categorical[name]
-        n = variable.n if isinstance(variable.n, int) else int(torch.as_tensor(variable.n).flatten()[site])
+        n = (
+            variable.n
+            if isinstance(variable.n, int)
+            else int(torch.as_tensor(variable.n).expand(variable.shape).flatten()[site])
+        )
         batch = self.space.batch_shape(state)
         self.energy_calls += n * batch.numel()
         return self._conditional_energies(state, name, site, n)
