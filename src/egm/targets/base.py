@@ -109,11 +109,7 @@ class Target:
             site: counted along its flattened shape.
         """
         variable = self.space.categorical[name]
-        n = (
-            variable.n
-            if isinstance(variable.n, int)
-            else int(torch.as_tensor(variable.n).expand(variable.shape).flatten()[site])
-        )
+        n = int(torch.as_tensor(variable.n).expand(variable.shape).flatten()[site])
         batch = self.space.batch_shape(state)
         self.energy_calls += n * batch.numel()
         return self._conditional_energies(state, name, site, n)
