@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 LARGEST_TILE = 128
-ENTRIES = 8192  # of the sums that one program keeps
+ENTRIES = 4096  # of the sums that one program keeps
 PROGRAMS = 2048  # enough to fill a GPU
 
 

@@ -75,11 +75,14 @@ class Ising(LatticeTarget):
         self.symmetries = ("translation",) if self.field else ("spin-flip", "translation")
 
     def _full_energy(self, s: Tensor) -> Tensor:
-        return self._partial_energy(s=s)
+        return self._energy_of(s, mask=None)
 
     def _partial_energy(self, **state: Tensor) -> Tensor:
-        s, dtype = state["s"], torch.get_default_dtype()
-        energy = -self.beta * self.J * _aligned(s).to(dtype)
+        return self._energy_of(state["s"], mask=2)
+
+    def _energy_of(self, s: Tensor, mask: int | None) -> Tensor:
+        dtype = torch.get_default_dtype()
+        energy = -self.beta * self.J * _aligned(s, mask).to(dtype)
         if not self.field:
             return energy
         return energy + self.beta * self.field * revealed_spins(s).sum((-2, -1), dtype=torch.int32).to(dtype)
@@ -114,9 +117,9 @@ class Ising(LatticeTarget):
         return self._cluster_plan() if self.coupling > 0 else self._tempering_plan(abs(self.beta * self.J))
 
 
-def _aligned(s: Tensor) -> Tensor:
+def _aligned(s: Tensor, mask: int | None) -> Tensor:
     """Σ_<ij> s_i s_j over the bonds whose sites are both revealed, int32 [...]."""
-    if (counted := counted_bonds(s, mask=2)) is not None:
+    if (counted := counted_bonds(s, mask)) is not None:
         equal, known = counted
         return 2 * equal - known
     spins = revealed_spins(s)  # int8: millions of proposals come here

@@ -139,12 +139,18 @@ def below(s: Tensor) -> Tensor:
     return s.roll(-1, -2)
 
 
-def counted_bonds(s: Tensor, mask: int) -> tuple[Tensor, Tensor] | None:
-    """How many bonds of a state join equal symbols, and how many join revealed ones, by a kernel; None without one."""
+def counted_bonds(s: Tensor, mask: int | None) -> tuple[Tensor, Tensor | int] | None:
+    """How many bonds of a state join equal symbols, and how many join revealed ones, by a kernel; None without one.
+
+    `mask` is the symbol of hidden sites, None where there are none.
+    """
     if not s.is_cuda or s.dtype != torch.uint8 or s.shape[-1] > LARGEST:
         return None
     found = attempt(KERNELS, s, lambda kernels: kernels.bonds(s.reshape(-1, *s.shape[-2:]), mask))
-    return None if found is None else (found[0].reshape(s.shape[:-2]), found[1].reshape(s.shape[:-2]))
+    if found is None:
+        return None
+    equal, known = found
+    return equal.reshape(s.shape[:-2]), known if mask is None else known.reshape(s.shape[:-2])
 
 
 def to_spins(s: Tensor) -> Tensor:

@@ -53,11 +53,13 @@ class Potts(LatticeTarget):
         )
 
     def _full_energy(self, s: Tensor) -> Tensor:
-        return self._partial_energy(s=s)
+        return self._energy_of(s, mask=None)
 
     def _partial_energy(self, **state: Tensor) -> Tensor:
-        s = state["s"]
-        if (counted := counted_bonds(s, mask=self.states)) is not None:
+        return self._energy_of(state["s"], mask=self.states)
+
+    def _energy_of(self, s: Tensor, mask: int | None) -> Tensor:
+        if (counted := counted_bonds(s, mask)) is not None:
             equal, _ = counted
         else:  # two masked neighbours hold the same symbol too, but their bond is not determined
             revealed = s != self.states
