@@ -40,10 +40,13 @@ class DiscretePath(Path[Categorical]):
             )
         self.variable = variable
         self.schedule: Schedule = schedule or Polynomial()
+        for dtype in (torch.float32, torch.float64):
+            if (end := float(self.schedule(torch.ones((), dtype=dtype)))) != 1:
+                raise ValueError(f"a schedule must be exactly one at t = 1, {self.schedule!r} is {end} in {dtype}")
 
     def kappa(self, t: Tensor) -> Tensor:
-        """κ_t, exactly one at t = 1: rounding must not leave a masked site behind."""
-        return torch.where(t >= 1, 1.0, self.schedule(t))
+        """κ_t."""
+        return self.schedule(t)
 
     @property
     @abstractmethod

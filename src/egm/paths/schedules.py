@@ -13,7 +13,9 @@ from torch import Tensor
 class Schedule(Protocol):
     """κ_t, its derivative and its inverse."""
 
-    def __call__(self, t: Tensor) -> Tensor: ...
+    def __call__(self, t: Tensor) -> Tensor:
+        """κ_t, exactly one at t = 1: rounding must not leave a masked site behind."""
+        ...
 
     def derivative(self, t: Tensor) -> Tensor:
         """dκ_t/dt."""
@@ -51,7 +53,8 @@ class Cosine:
     """κ_t = 1 − cos(πt/2): few symbols are revealed at first, most at the end."""
 
     def __call__(self, t: Tensor) -> Tensor:
-        return 2 * torch.sin(math.pi / 4 * t).square()  # does not cancel at small t
+        kappa = 2 * torch.sin(math.pi / 4 * t).square()  # does not cancel at small t
+        return torch.where(t >= 1, 1.0, kappa)
 
     def derivative(self, t: Tensor) -> Tensor:
         """dκ_t/dt."""
