@@ -13,11 +13,11 @@ import pytest
 
 import egm
 from cli_cases import ISING, OWN, TINY, TINY_SP, config_of, results_of
-from egm.build import OPTION_GROUPS, PATHS, PROCESSES, TARGETS
 from egm.cli import main
 from egm.cli.report import _finite
 from egm.methods.egm import EGMOptions
 from egm.networks import NETWORKS
+from egm.registry import METHODS, OPTION_GROUPS, PATHS, PROCESSES, TARGETS
 from egm.train.options import TrainingOptions
 
 RECORD = {
@@ -221,7 +221,7 @@ def test_draws_are_weighed_with_an_own_target(own_module, folder, monkeypatch, c
 def test_help_names_every_option_with_its_meaning(capsys):
     assert main(["train", "ising", "--help"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    for group in OPTION_GROUPS:
+    for group in OPTION_GROUPS.values():
         assert all(f"--{field.name} " in said for field in dataclasses.fields(group))
     assert "--target.beta" in said
     assert "number K of proposals" in said
@@ -244,7 +244,7 @@ def test_list_shows_everything(monkeypatch, capsys, terminal):
     assert main(["list"]) == 0
     said = capsys.readouterr().out
     assert ("┃" in said) == terminal
-    names = [*(name.lower() for name in TARGETS), *PATHS, *PROCESSES, *NETWORKS, *egm.recipes.names(), "egm-bs"]
+    names = [*(name.lower() for name in TARGETS), *PATHS, *PROCESSES, *NETWORKS, *egm.recipes.names(), *METHODS]
     assert [name for name in names if name not in said] == []
     assert "size, beta, J=1.0, field=0.0" in said
     assert "exact, mcmc when large" in said
