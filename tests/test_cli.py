@@ -149,6 +149,7 @@ def test_every_option_reaches_the_run():
     groups = (TrainingOptions, EGMOptions)
     wanted = {f.name: other(f, get_type_hints(group)[f.name]) for group in groups for f in dataclasses.fields(group)}
     wanted |= {"batch_size": 5, "proposals": 6, "refresh": 7, "evaluation_size": 9, "solver": "tau-leaping"}
+    wanted |= {"estimator": "end-points"}  # lattices have no scores
     argv = [token for name, value in wanted.items() for token in (f"--{name}", str(value))]
     argv += ["--network", "mlp(width=4)", "--steps", "2", "--progress", "false", "--method", "egm-bs"]
     argv += ["--dtype", "float64", "--seed", "7", "--evaluate", "false", "--out", "a"]
@@ -158,6 +159,9 @@ def test_every_option_reaches_the_run():
     assert config["dtype"] == "float64"
     assert config["seed"] == 7
     assert config["network"] == "MLP(width=4, depth=3)"
+    argv = [*TINY, "--method", "idem", "--estimator", "end-points", "--steps", "2", "--evaluate", "false"]
+    assert main(["train", "funnel", "--target.dim", "2", *argv, "--out", "b"]) == 0
+    assert config_of("b")["estimator"] == "end-points"
 
 
 # ---------------------------------------------------------------------- energies of one's own
