@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from egm import recipes
+from egm.baselines.chain_options import CHAIN_METHODS
 from egm.build import PATHS, PROCESSES, SCHEDULES, TARGETS
 from egm.cli.parsing import Parser
 from egm.cli.tables import show
@@ -18,6 +19,7 @@ METHODS = {
     "egm": "importance sampling of the generator by proposals of the end point",
     "egm-bs": "the same by proposals a short time ahead, weighted by a learned intermediate energy",
     "egm-sp": "the sampler's own draws, weighted exactly, with tempering by their effective sample size (default)",
+    **CHAIN_METHODS,
 }
 SMALL, LARGE = {"size": 4, "beta": 0.4, "states": 3, "seed": 0}, {"size": 16, "beta": 0.4, "states": 3, "seed": 0}
 

@@ -9,7 +9,7 @@ from typing import Any
 from jsonargparse import Namespace
 
 from egm import recipes
-from egm.build import METHODS, make_body, make_path, make_processes, make_space
+from egm.build import METHOD_NAMES, make_body, make_path, make_processes, make_space
 from egm.cli.parsing import value_of
 from egm.cli.train_parser import split_target
 from egm.expressions import describe, nearest
@@ -65,7 +65,7 @@ def _pair(folder: Path, config: Mapping[str, Any], name: str, values: Namespace)
         "start": lambda: (notes.get("start"), given),
         "role": lambda: (notes.get("role"), given),
         "concurrent": lambda: (notes.get("concurrent"), given),
-        "method": lambda: (config["method"], nearest(given, METHODS, kind="a method")),
+        "method": lambda: (config["method"], nearest(given, METHOD_NAMES, kind="a method")),
     }
     if name in special:
         return special[name]()
