@@ -259,6 +259,7 @@ import egm
 target = egm.Target(egm.Space(x=egm.Real(1)), lambda x: x.square().sum(-1))
 sampler = egm.fit(target, "egm", steps=1, batch_size=4, proposals=4, refresh=8, network="MLP(width=8)", device="cpu")
 assert sampler.sample(3)["x"].shape == (3, 1)
+assert egm.fit(target, "mala", steps=2, warmup=1, device="cpu").sample(3)["x"].shape == (3, 1)
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
