@@ -87,7 +87,7 @@ def fit(
         **options: of the loop (`egm.train.options.TrainingOptions`) and the method (`egm.methods.egm.EGMOptions`,
             `egm.methods.self_proposal.SPOptions`), or of chains (`egm.baselines.chain_options.ChainOptions`).
 
-    Ctrl-C stops early and returns the sampler so far. Chains give an `egm.baselines.chain_sampler.ChainSampler`.
+    Ctrl-C stops early and returns the sampler so far. Chains give an `egm.ChainSampler`.
     """
     method = nearest(method, METHOD_NAMES, kind="a method")
     where = _device(device)

@@ -112,13 +112,9 @@ def fit_chains(
     if unused := [name for name, part in parts.items() if part]:
         raise ValueError(f"{method} trains nothing and has no use for {' and '.join(unused)}; leave that out")
     own = chain_options(method, target.space, options)
-    if steps is not None and time_limit is not None:
-        raise ValueError("give steps or time_limit (seconds), one of them; energy_calls may go with either")
+    _check_limits(method, steps, time_limit, own.energy_calls)
     if steps is None and time_limit is None and own.energy_calls is None:
         steps = STEPS
-    for name, limit in (("steps", steps), ("time_limit", time_limit)):
-        if limit is not None and not limit > 0:
-            raise ValueError(f"{name} must be positive, got {limit}")
     config = {
         **target_entries(target, source),
         "method": method,
@@ -132,12 +128,12 @@ def fit_chains(
     }
     kernel, bar = make_kernel(method, target, own), make_progress(progress)
     directory = None if out is None else RunDirectory(out)
-    if directory is not None:
-        directory.create(config)
     run = ChainRun(
         target, kernel, own, steps=steps, time_limit=time_limit, seed=seed, device=device, dtype=DTYPES[dtype],
         progress=bar, directory=directory,
     )  # fmt: skip
+    if directory is not None:
+        directory.create(config)
     sampler = interrupt = None
     try:
         with bar, held_back() as deliver_interrupt:
@@ -159,6 +155,16 @@ def fit_chains(
         where = "" if directory is None else f" and saved in {directory.folder}"
         print(f"\nstopped after {run.step} steps of each chain; {sampler.kept} states are kept{where}")
     return sampler
+
+
+def _check_limits(method: str, steps: int | None, time_limit: float | None, energy_calls: int | None) -> None:
+    if steps is not None and time_limit is not None:
+        raise ValueError("give steps or time_limit (seconds), one of them; energy_calls may go with either")
+    for name, limit in (("steps", steps), ("time_limit", time_limit)):
+        if limit is not None and not limit > 0:
+            raise ValueError(f"{name} must be positive, got {limit}")
+    if method == "swendsen-wang" and energy_calls is not None and steps is None and time_limit is None:
+        raise ValueError("swendsen-wang asks for no energies but those of kept states; give steps or time_limit too")
 
 
 def _sampler(run: ChainRun, config: dict[str, Any], interrupt: KeyboardInterrupt | None) -> ChainSampler:
