@@ -17,7 +17,7 @@ from egm.cli import main
 from egm.cli.report import _finite
 from egm.methods.egm import EGMOptions
 from egm.networks import NETWORKS
-from egm.registry import METHODS, OPTION_GROUPS, PATHS, PROCESSES, TARGETS
+from egm.registry import METHOD_NAMES, OPTION_GROUPS, PATHS, PROCESSES, TARGETS
 from egm.train.options import TrainingOptions
 
 RECORD = {
@@ -248,7 +248,7 @@ def test_list_shows_everything(monkeypatch, capsys, terminal):
     assert main(["list"]) == 0
     said = capsys.readouterr().out
     assert ("┃" in said) == terminal
-    names = [*(name.lower() for name in TARGETS), *PATHS, *PROCESSES, *NETWORKS, *egm.recipes.names(), *METHODS]
+    names = [*(name.lower() for name in TARGETS), *PATHS, *PROCESSES, *NETWORKS, *egm.recipes.names(), *METHOD_NAMES]
     assert [name for name in names if name not in said] == []
     assert "size, beta, J=1.0, field=0.0" in said
     assert "exact, mcmc when large" in said
@@ -263,6 +263,7 @@ import egm
 target = egm.Target(egm.Space(x=egm.Real(1)), lambda x: x.square().sum(-1))
 sampler = egm.fit(target, "egm", steps=1, batch_size=4, proposals=4, refresh=8, network="MLP(width=8)", device="cpu")
 assert sampler.sample(3)["x"].shape == (3, 1)
+assert egm.fit(target, "mala", steps=2, warmup=1, device="cpu").sample(3)["x"].shape == (3, 1)
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 

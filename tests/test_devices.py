@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from egm import targets
+from egm import ChainSampler, fit, targets
 from egm.mcmc import HMC, Alternate, Gibbs, ParallelTempering, SwendsenWang, run
 from egm.paths import VE, VP, CondOT, Masked, ProductPath, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow, Jump
@@ -96,3 +96,18 @@ def test_chains_run_on_a_device(device):
         chains = run(target, kernel, chains=4, warmup=2, steps=3, device=device)
         assert chains.energy.device.type == device
         assert chains.energy.shape == (3, 4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_chains_as_methods_on_a_device(device):
+    """States stay where they were made, and the same ones are drawn wherever they are moved to."""
+    cases = [("gibbs", targets.GBRBM()), ("tempering", targets.Ising(5, 0.4)), ("swendsen-wang", targets.Ising(4, 0.4))]
+    for method, target in cases:
+        sampler = fit(target, method, steps=12, warmup=2, device=device, progress=False)
+        assert isinstance(sampler, ChainSampler)
+        assert sampler.device.type == device
+        draws = sampler.sample(7, seed=1)
+        moved = ChainSampler(sampler.space, {name: x.cpu() for name, x in sampler.visited.items()})
+        for name, x in draws.state.items():
+            assert x.device.type == device
+            assert torch.equal(x.cpu(), moved.sample(7, seed=1)[name])

@@ -2,6 +2,7 @@
 
 from egm import mcmc, metrics, networks, paths, processes, recipes, targets
 from egm.api import fit, load, resume
+from egm.baselines.chain_sampler import ChainSampler
 from egm.draws import Draws
 from egm.evaluation import evaluate
 from egm.sampler import Sampler
@@ -12,6 +13,7 @@ from egm.targets import EnergyError, Target
 __all__ = [
     "SMC",
     "Categorical",
+    "ChainSampler",
     "Draws",
     "EnergyError",
     "Real",

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
+from egm.baselines.chain_options import CHAIN_METHODS
+from egm.baselines.chain_sampler import ChainSampler
+from egm.baselines.chains import fit_chains, load_chains, refuse_to_resume
 from egm.build import (
     DTYPES,
     checked_option,
@@ -30,7 +33,7 @@ from egm.expressions import describe, nearest
 from egm.networks import default_body
 from egm.paths.product import AnyPath
 from egm.processes.base import Process
-from egm.registry import METHODS
+from egm.registry import METHOD_NAMES, METHODS
 from egm.sampler import Sampler
 from egm.targets.base import Target
 from egm.train.options import TrainingOptions
@@ -62,12 +65,13 @@ def fit(
     notes: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Sampler:
-    """Train a sampler for a target.
+    """Train a sampler for a target, or run Markov chains.
 
     Args:
         target: the space and its energy; it is checked first, on the device.
-        method: "egm-sp", "egm", "egm-bs", or one of the baselines "iefm", "idem", "bnem" and "pis".
-        steps: gradient steps to take.
+        method: "egm-sp", "egm", "egm-bs", one of the baselines "iefm", "idem", "bnem" and "pis", or for chains "gibbs",
+            "mala", "swendsen-wang" or "tempering".
+        steps: gradient steps to take, or steps of each chain (a scan over all sites, for example; 6000 by default).
         time_limit: seconds to train instead, 60 if neither is given.
         seed: of everything random.
         device: "cpu", "cuda", …; by default a GPU if there is one.
@@ -83,11 +87,25 @@ def fit(
         source: how `egm train --resume` finds the target again, "module:function".
         notes: kept in the run's configuration as they are, plain values; the command line notes the recipe here.
         **options: of the loop (`egm.train.options.TrainingOptions`) and the method (`egm.methods.egm.EGMOptions`,
-            `egm.methods.self_proposal.SPOptions`, `egm.baselines.pis.PISOptions`).
+            `egm.methods.self_proposal.SPOptions`, `egm.baselines.pis.PISOptions`), or of chains
+            (`egm.baselines.chain_options.ChainOptions`).
 
-    Ctrl-C stops early and returns the sampler so far.
+    Ctrl-C stops early and returns the sampler so far. Chains give an `egm.ChainSampler`.
     """
-    method = nearest(method, METHODS, kind="a method")
+    method = nearest(method, METHOD_NAMES, kind="a method")
+    where = _device(device)
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise ValueError(f"dtype must be one of {list(DTYPES)}, got {dtype}")
+    if (seed := checked_option("seed", seed, int)) < 0:
+        raise ValueError(f"seed must be at least 0, got {seed}")
+    if method in CHAIN_METHODS:
+        parts = {"network": network, "energy_network": energy_network, "paths": paths, "processes": processes}
+        chains = fit_chains(
+            target, method, options, **_limits(steps, time_limit), seed=seed, device=where, dtype=name,
+            parts={**parts, "start": start}, out=out, progress=progress, source=source, notes=notes or {},
+        )  # fmt: skip
+        return _as_sampler(chains)
     begun = None if start is None else _Start.of(start)
     own_parts = [
         name for name, given in (("network", network), ("symmetries", options.get("symmetries"))) if given is not None
@@ -96,12 +114,6 @@ def fit(
         network, paths, processes = begun.parts(target, network, paths, processes)
         options.setdefault("symmetries", begun.config["symmetries"])
     given = split_options(method, options)
-    where = _device(device)
-    name = str(dtype).removeprefix("torch.")
-    if name not in DTYPES:
-        raise ValueError(f"dtype must be one of {list(DTYPES)}, got {dtype}")
-    if (seed := checked_option("seed", seed, int)) < 0:
-        raise ValueError(f"seed must be at least 0, got {seed}")
     if steps is None and time_limit is None:
         time_limit = DEFAULT_SECONDS
     kind = METHODS[method]
@@ -153,6 +165,8 @@ def resume(
     """
     run = RunDirectory(out)
     config = run.read_config()
+    if config["method"] in CHAIN_METHODS:
+        refuse_to_resume(out, config)
     if steps is not None or time_limit is not None:
         config |= _limits(steps, time_limit)
     where = _device(device or config["device"])
@@ -188,6 +202,8 @@ def load(
     """
     run = RunDirectory(folder)
     config = run.read_config()
+    if config["method"] in CHAIN_METHODS:
+        return _as_sampler(load_chains(run.folder, config, _target_of(config, target, required=False), device))
     sampler = make_sampler(config, _target_of(config, target, required=False), network=network, device=device)
     saved = run.read_sampler()
     own_energy = (config["energy_network"] or "user:").startswith("user:")
@@ -196,6 +212,14 @@ def load(
     for name, module in sampler.modules().items():
         module.load_state_dict(saved.get(name, {}))  # some have nothing to save
     return sampler
+
+
+def _as_sampler(chains: ChainSampler) -> Sampler:
+    """Annotations promise what is trained, so that its network and the like are known to type checkers.
+
+    Chains keep to what every sampler has: sample, save, why_unweighted, space, target, device and config.
+    """
+    return cast(Sampler, chains)
 
 
 @dataclass(frozen=True)
@@ -315,7 +339,7 @@ def _train(trainer: Trainer) -> Sampler:
     return trainer.sampler
 
 
-def _limits(steps: int | None, time_limit: float | None) -> dict[str, int | float | None]:
+def _limits(steps: int | None, time_limit: float | None) -> dict[str, Any]:
     """The limits of a run as plain numbers."""
     seconds = checked_option("time_limit", time_limit, float | None)
     return {"steps": checked_option("steps", steps, int | None), "time_limit": seconds}

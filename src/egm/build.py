@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from egm.baselines.bnem import EnergyScore
+from egm.baselines.chain_options import CHAIN_METHODS, ChainOptions
 from egm.denoiser_error import DenoiserError
 from egm.energy_model import EnergyModel
 from egm.expressions import describe, evaluate, nearest
@@ -116,15 +117,26 @@ def default_energy_body(space: Space) -> str:
 def split_options(method: str, options: Mapping[str, Any]) -> tuple[TrainingOptions, Any]:
     """Keyword options as those of the loop and those of the method; unknown names suggest the nearest one."""
     own = METHODS[method].options
+    chosen = options_by_group(method, (TrainingOptions, own), {**METHODS[method].defaults, **options})
+    return TrainingOptions(**chosen[TrainingOptions]), own(**chosen[own])
+
+
+def options_by_group(method: str, groups: tuple[type, ...], options: Mapping[str, Any]) -> dict[type, dict[str, Any]]:
+    """Keyword options, checked, by those of the groups of a method that declare them."""
     names = {f.name: group for group in OPTION_GROUPS.values() for f in dataclasses.fields(group)}
-    chosen: dict[type, dict[str, Any]] = {TrainingOptions: {}, own: {}}
-    for name, value in {**METHODS[method].defaults, **options}.items():
+    chosen: dict[type, dict[str, Any]] = {group: {} for group in groups}
+    for name, value in options.items():
         known = nearest(name, names, kind="an option")
         if names[known] not in chosen:
-            others = [other for other, kind in METHODS.items() if kind.options is names[known]]
-            raise ValueError(f"{known} is an option of {' and '.join(others)}, not of {method}")
+            raise ValueError(f"{known} is an option of {' and '.join(_methods_with(names[known]))}, not of {method}")
         chosen[names[known]][known] = checked_option(known, value, get_type_hints(names[known])[known])
-    return TrainingOptions(**chosen[TrainingOptions]), own(**chosen[own])
+    return chosen
+
+
+def _methods_with(group: type) -> list[str]:
+    if group is ChainOptions:
+        return list(CHAIN_METHODS)
+    return [method for method, kind in METHODS.items() if group in (kind.options, TrainingOptions)]
 
 
 def checked_option(name: str, value: Any, hint: Any) -> Any:
@@ -158,14 +170,8 @@ def make_config(
     **limits: Any,
 ) -> dict[str, Any]:
     """The configuration of a run: enough to build it again."""
-    from egm import __version__  # noqa: PLC0415  (the package imports this module)
-
     return {
-        "egm": __version__,
-        "target": source or target_expression(target) or f"user: {target!r}",
-        "prints_as": repr(target),
-        "space": repr(target.space),
-        "target_symmetries": list(target.symmetries),
+        **target_entries(target, source),
         "method": method,
         **limits,
         "paths": {name: describe(part) for name, part in path.paths.items()},
@@ -174,6 +180,19 @@ def make_config(
         "energy_network": energy_network,
         **dataclasses.asdict(options[0]),
         **dataclasses.asdict(options[1]),
+    }
+
+
+def target_entries(target: Target, source: str | None) -> dict[str, Any]:
+    """What a configuration says of the target, and the version of this library."""
+    from egm import __version__  # noqa: PLC0415  (the package imports this module)
+
+    return {
+        "egm": __version__,
+        "target": source or target_expression(target) or f"user: {target!r}",
+        "prints_as": repr(target),
+        "space": repr(target.space),
+        "target_symmetries": list(target.symmetries),
     }
 
 

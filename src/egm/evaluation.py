@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from egm.baselines.chain_sampler import ChainSampler
 from egm.diagnostics import log_mean, weight_ess
 from egm.draws import Draws
 from egm.metrics.floors import Floor, derive_seed, find_metric, floor, known_floor
@@ -51,7 +52,7 @@ def quick_scores(target: Target, n: int) -> Callable[[Sampler, int], dict[str, f
 
 
 def evaluate(
-    sampler: Sampler,
+    sampler: Sampler | ChainSampler,
     target: Target | None = None,
     *,
     n: int = 2000,
@@ -113,7 +114,8 @@ def evaluate(
         }
         eval_calls = target.energy_calls - before
     scored = weighted and resample_from > 1
-    config, body = sampler.config, getattr(sampler.network, "body", sampler.network)
+    config, network = sampler.config, getattr(sampler, "network", None)  # chains have none
+    body = getattr(network, "body", network)
     return {
         "target": repr(target),
         "method": config.get("method"),

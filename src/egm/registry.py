@@ -8,6 +8,7 @@ from typing import Any
 
 from egm import paths, processes, targets
 from egm.baselines.bnem import BNEM
+from egm.baselines.chain_options import CHAIN_METHODS, ChainOptions
 from egm.baselines.pis import PIS, PISOptions
 from egm.methods.base import Method
 from egm.methods.egm import EGM, EGMOptions
@@ -88,7 +89,9 @@ OPTION_GROUPS = {
     "EGM and EGM-BS, iEFM, iDEM, BNEM": EGMOptions,
     "EGM-SP": SPOptions,
     "PIS": PISOptions,
+    "chains (gibbs, mala, swendsen-wang, tempering)": ChainOptions,
 }
+METHOD_NAMES = (*METHODS, *CHAIN_METHODS)
 PATHS = {
     "CondOT": paths.CondOT,
     "VE": paths.VE,

@@ -223,9 +223,21 @@ def test_swendsen_wang_refuses_an_antiferromagnet():
 def test_energies_of_one_site(target):
     """By its bonds: those of complete energies up to a number that the symbols share; the same number of calls."""
     s = torch.randint(target.states, (5, 2, target.size, target.size), generator=torch.Generator().manual_seed(0))
-    for site in range(target.size**2):
+    for sites in ((0,), (3, 1), *target.independent_sites("s")):
         before = target.energy_calls
-        found = target.conditional_energies({"s": s}, "s", site)
-        assert target.energy_calls - before == target.states * 10
-        complete = Target._conditional_energies(target, {"s": s}, "s", site, target.states)
+        found = target.conditional_energies({"s": s}, "s", sites)
+        assert found.shape == (target.states, 5, 2, len(sites))
+        assert target.energy_calls - before == target.states * 10 * len(sites)
+        complete = Target._conditional_energies(target, {"s": s}, "s", sites, target.states)
         torch.testing.assert_close(found - found[0], complete - complete[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 6, 7, 15, 16])
+def test_sites_of_one_colour_are_no_neighbours(size):
+    groups = Ising(size, 0.4).independent_sites("s")
+    assert sorted(site for group in groups for site in group) == list(range(size**2))
+    assert len(groups) == (3 if size % 2 else 2)
+    for group in groups:
+        for r, c in (divmod(site, size) for site in group):
+            neighbours = {(r, (c + 1) % size), (r, (c - 1) % size), ((r + 1) % size, c), ((r - 1) % size, c)}
+            assert not {row * size + column for row, column in neighbours} & set(group)

@@ -1,1 +1,1 @@
-"""Samplers of others on the same targets, networks and training loop, to compare with."""
+"""Baselines: Markov chains and other people's samplers, on the same targets, metrics and run format."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from egm import recipes
+from egm.baselines.chain_options import CHAIN_METHODS
 from egm.cli.parsing import Parser
 from egm.cli.tables import show
 from egm.expressions import nearest
@@ -37,7 +38,8 @@ def show_list(argv: list[str]) -> int:
 
 
 def _methods() -> None:
-    show("methods (--method)", ["name", "what it does"], [[name, kind.about] for name, kind in METHODS.items()])
+    about = {**{name: kind.about for name, kind in METHODS.items()}, **CHAIN_METHODS}
+    show("methods (--method)", ["name", "what it does"], [[*item] for item in about.items()])
 
 
 def _targets() -> None:

@@ -10,15 +10,16 @@ from typing import Any
 
 import torch
 
+from egm.baselines.chain_sampler import ChainSampler
 from egm.cli.tables import show_metrics
 from egm.evaluation import evaluate as compare
 from egm.sampler import Sampler
 from egm.train.run_directory import RunDirectory
 
-REPEATS, FLOOR_PAIRS = 3, 5  # enough to look at; `egm evaluate` does it properly
+N, REPEATS, FLOOR_PAIRS = 2000, 3, 5  # enough to look at; `egm evaluate` does it properly
 
 
-def finish(folder: Path, sampler: Sampler, *, evaluate: bool) -> None:
+def finish(folder: Path, sampler: Sampler | ChainSampler, *, evaluate: bool) -> None:
     """Compare a trained sampler with its reference, and say where the run is."""
     if sampler.device.type == "cuda":
         RunDirectory(folder).record_peak(torch.cuda.max_memory_allocated(sampler.device) / 2**30)
@@ -27,7 +28,8 @@ def finish(folder: Path, sampler: Sampler, *, evaluate: bool) -> None:
         print(f"{target!r} has no exact draws to compare with")
     elif evaluate:
         print("comparing with reference draws", file=sys.stderr)
-        record = write_results(folder, sampler, compare(sampler, repeats=REPEATS, floor_pairs=FLOOR_PAIRS))
+        n = min(N, sampler.kept) if isinstance(sampler, ChainSampler) else N
+        record = write_results(folder, sampler, compare(sampler, n=n, repeats=REPEATS, floor_pairs=FLOOR_PAIRS))
         show_metrics(record, published(sampler.config))
         print(f"a proper comparison:  egm evaluate {shlex.quote(str(folder))}")
     print(f"the run is in:        {folder}")
@@ -40,7 +42,7 @@ def published(config: dict[str, Any]) -> dict[str, list[float | None]]:
     return (config.get("notes") or {}).get("paper") or {}
 
 
-def write_results(folder: Path, sampler: Sampler, comparison: dict[str, Any]) -> dict[str, Any]:
+def write_results(folder: Path, sampler: Sampler | ChainSampler, comparison: dict[str, Any]) -> dict[str, Any]:
     """Complete an evaluation by what the run cost, and write `results.json`; null where something is undefined.
 
     Args:
@@ -50,7 +52,8 @@ def write_results(folder: Path, sampler: Sampler, comparison: dict[str, Any]) ->
     """
     run = RunDirectory(folder)
     trained = [row for row in run.read_metrics() if row.get("sampler_loss")]
-    cost = trained[-1] if trained else {}
+    outcome = sampler.config.get("outcome")  # of chains
+    cost = outcome or (trained[-1] if trained else {})
     notes = sampler.config.get("notes") or {}
     started = run.last_start()
     record = {
@@ -74,6 +77,7 @@ def write_results(folder: Path, sampler: Sampler, comparison: dict[str, Any]) ->
         **{name: comparison[name] for name in ("symmetries", "dtype")},
         **{name: started.get(name) for name in ("hardware", "torch", "commit")},
         "command": notes.get("command"),
+        **({"diagnostics": outcome["diagnostics"]} if outcome else {}),
     }
     record = _finite(record)
     run.write_results(record)
@@ -89,7 +93,9 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _number(text: str | None) -> float | int | None:
-    if not text:
+def _number(text: str | float | None) -> float | int | None:
+    if text is None or text == "":
         return None
+    if not isinstance(text, str):
+        return text
     return int(text) if text.isdigit() else float(text)

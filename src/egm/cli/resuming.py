@@ -13,7 +13,7 @@ from egm.build import make_body, make_path, make_processes, make_space, outputs_
 from egm.cli.parsing import value_of
 from egm.cli.train_parser import split_target
 from egm.expressions import describe, nearest
-from egm.registry import METHODS
+from egm.registry import METHOD_NAMES, METHODS
 
 CHANGEABLE = ("resume", "steps", "time_limit", "device", "progress", "evaluate")
 
@@ -66,7 +66,7 @@ def _pair(folder: Path, config: Mapping[str, Any], name: str, values: Namespace)
         "start": lambda: (notes.get("start"), given),
         "role": lambda: (notes.get("role"), given),
         "concurrent": lambda: (notes.get("concurrent"), given),
-        "method": lambda: (config["method"], nearest(given, METHODS, kind="a method")),
+        "method": lambda: (config["method"], nearest(given, METHOD_NAMES, kind="a method")),
     }
     if name in special:
         return special[name]()

@@ -12,13 +12,15 @@ from jsonargparse import Namespace
 
 from egm import recipes
 from egm.api import fit, resume
+from egm.baselines.chain_options import CHAIN_METHODS
+from egm.baselines.chains import refuse_to_resume
 from egm.cli.own_target import import_target
 from egm.cli.parsing import Parser, peek, value_of, without
 from egm.cli.report import finish
 from egm.cli.resuming import is_complete, refuse_differences
 from egm.cli.train_parser import OPTIONS, make_parser, split_target
 from egm.expressions import nearest
-from egm.registry import METHODS
+from egm.registry import METHOD_NAMES, METHODS
 from egm.sampler import Sampler
 from egm.targets.base import EnergyError, Target
 from egm.train.run_directory import RunDirectory
@@ -40,7 +42,7 @@ def train(argv: list[str]) -> int:
 
 def _start(argv: list[str]) -> int:
     chosen, rest = _chosen_target(argv)
-    method = nearest(peek(rest, "--method") or "egm-sp", METHODS, kind="a method")
+    method = nearest(peek(rest, "--method") or "egm-sp", METHOD_NAMES, kind="a method")
     name = peek(rest, "--recipe")
     name = None if name is None else recipes.find(name)
     recipe = {} if name is None else recipes.load(name, method)
@@ -49,7 +51,8 @@ def _start(argv: list[str]) -> int:
         raise ValueError("no target; give a name (`egm list targets`), --target module:function, --recipe or --resume")
     own = import_target(text) if text is not None and ":" in text else None
     built_in, arguments = (None, {}) if text is None or own is not None else split_target(text)
-    parser = make_parser({"method": method, **METHODS[method].defaults, **recipe}, built_in, arguments)
+    defaults = {} if method in CHAIN_METHODS else METHODS[method].defaults
+    parser = make_parser({"method": method, **defaults, **recipe}, built_in, arguments)
     values, given = parser.read(rest)
     target = own or _built(built_in, values)
 
@@ -69,7 +72,8 @@ def _start(argv: list[str]) -> int:
         "command": f"egm train {shlex.join(argv)}",
     }
     options = {key: values[key] for key in (*OPTIONS, *PARTS) if key in given or key in recipe}
-    options.setdefault("evaluate_every", EVALUATE_EVERY if target.reference_kind == "exact" else 0)
+    if method not in CHAIN_METHODS:
+        options.setdefault("evaluate_every", EVALUATE_EVERY if target.reference_kind == "exact" else 0)
     limits = {key: values[key] for key in LIMITS if key in given} or {k: recipe[k] for k in LIMITS if k in recipe}
     print(f"training {target!r} by {method} into {folder}", file=sys.stderr)
     return _run(
@@ -131,6 +135,8 @@ def _continue(argv: list[str]) -> int:
     folder = Path(str(peek(rest, "--resume")))
     run = RunDirectory(folder)
     config = run.read_config()
+    if config["method"] in CHAIN_METHODS:
+        refuse_to_resume(folder, config)
     text: str = config["target"]
     if text.startswith("user: "):
         raise ValueError(
@@ -163,9 +169,7 @@ def _run(train_it: Callable[[], Sampler], folder: Path, *, evaluate: bool) -> in
         sampler = train_it()
     except Stopped as stopped:
         if (folder / "config.yaml").is_file():
-            command = f"egm train --resume {shlex.quote(str(folder))}"
-            what = "and saved" if stopped.saved else "in a step; the last checkpoint is kept"
-            print(f"\nstopped by {stopped} {what}; continue with: {command}", file=sys.stderr)
+            print(f"\nstopped by {stopped} {_what_is_left(folder, saved=stopped.saved)}", file=sys.stderr)
         return 128 + stopped.signal
     except (EnergyError, Diverged):
         if (folder / "checkpoint.pt").is_file():
@@ -173,3 +177,13 @@ def _run(train_it: Callable[[], Sampler], folder: Path, *, evaluate: bool) -> in
         raise
     finish(folder, sampler, evaluate=evaluate)
     return 0
+
+
+def _what_is_left(folder: Path, *, saved: bool) -> str:
+    """What a stopped run has kept, and the command that makes use of it."""
+    name = shlex.quote(str(folder))
+    if RunDirectory(folder).read_config()["method"] in CHAIN_METHODS:
+        left = f"and kept the states so far; draw from them with: egm sample {name}"
+        return left if saved else "before a state was kept"
+    what = "and saved" if saved else "in a step; the last checkpoint is kept"
+    return f"{what}; continue with: egm train --resume {name}"

@@ -10,15 +10,16 @@ from typing import Any, Literal, get_type_hints
 from egm.api import fit
 from egm.cli.parsing import Count, Parser, Seconds, Seed, documented
 from egm.expressions import arguments
-from egm.registry import METHODS, OPTION_GROUPS, TARGETS
+from egm.registry import METHOD_NAMES, OPTION_GROUPS, TARGETS
 from egm.targets.base import Target
 
 DESCRIPTION = """\
-Train a sampler, or continue a run.
+Train a sampler, run Markov chains, or continue a run.
 
   egm train ising --target.size 5 --target.beta 0.4 --steps 2000 --out runs/a
   egm train --target my_module:make_target --time_limit 600   a function of yours that returns an egm.Target
   egm train --recipe fast/gbrbm --method egm-bs               named settings (`egm list recipes`); options go over them
+  egm train gbrbm --method gibbs                              4 chains of 6000 steps, in the place of a trained sampler
   egm train --resume runs/a [--steps M | --time_limit S]      continue a run, to more steps or seconds in all
 
 `egm train ising --help` shows the arguments of that target, `egm list` everything there is to choose from.
@@ -32,7 +33,7 @@ def make_parser(defaults: Mapping[str, Any], target: type[Target] | None, target
     parser = Parser("train", DESCRIPTION, usage="TARGET [options]")
     told = documented(fit)
     run = parser.add_argument_group("run")
-    run.add_argument("--method", type=str, default="egm-sp", help=f"one of {', '.join(METHODS)}")
+    run.add_argument("--method", type=str, default="egm-sp", help=f"one of {', '.join(METHOD_NAMES)}")
     run.add_argument("--recipe", type=str | None, help="a name from `egm list recipes`, or the path of a YAML file")
     run.add_argument("--resume", type=str | None, help="folder of a run to continue")
     run.add_argument("--start", type=str | None, help="folder of a run whose network to begin with")

@@ -36,8 +36,12 @@ class SupportsEnergy(Protocol):
         """U(z) and its gradient with respect to every real variable."""
         ...
 
-    def conditional_energies(self, state: State, name: str, site: int) -> Tensor:
-        """E(x) for each symbol that one site can hold, up to a number that they share, shape [n, ...]."""
+    def independent_sites(self, name: str) -> tuple[tuple[int, ...], ...]:
+        """The sites of a categorical variable in groups of sites that are independent given all the others."""
+        ...
+
+    def conditional_energies(self, state: State, name: str, sites: tuple[int, ...]) -> Tensor:
+        """E(x) for each symbol that k sites can hold, up to a number that the symbols share, shape [n, ..., k]."""
         ...
 
     def observables(self, **state: Tensor) -> dict[str, Tensor]:

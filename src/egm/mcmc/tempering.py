@@ -47,11 +47,9 @@ class ParallelTempering(Kernel):
     def reset(self) -> None:
         self.kernel.reset()
         self._steps = 0
-        self._clear_counts()
-
-    def _clear_counts(self) -> None:
+        self._ladder = torch.tensor(self.inverse_temperatures)[:, None]
         self._acceptance = torch.zeros(len(self.inverse_temperatures) - 1, dtype=torch.float64)
-        self._proposals = torch.zeros(len(self.inverse_temperatures) - 1, dtype=torch.float64)
+        self._proposals = torch.zeros_like(self._acceptance)
 
     def step(
         self, latent: State, *, generator: torch.Generator, inverse_temperature: Tensor | float = 1.0
@@ -61,8 +59,10 @@ class ParallelTempering(Kernel):
         if len(batch) != 2 or batch[0] != replicas:
             raise ValueError(f"parallel tempering needs states of batch shape [{replicas}, chains], got {tuple(batch)}")
         device = next(iter(latent.values())).device
-        ladder = torch.tensor(self.inverse_temperatures, device=device)[:, None]
-        b = (ladder * inverse_temperature).expand(batch)
+        if self._ladder.device != device:  # copied there once: a kernel's steps do not wait for the device
+            self._ladder = self._ladder.to(device)
+            self._acceptance, self._proposals = self._acceptance.to(device), self._proposals.to(device)
+        b = (self._ladder * inverse_temperature).expand(batch)
         latent, acceptance = self.kernel.step(latent, generator=generator, inverse_temperature=b)
         return self._swap(latent, b, generator), acceptance
 
@@ -77,9 +77,8 @@ class ParallelTempering(Kernel):
         acceptance = torch.where(torch.isnan(log_ratio), 0.0, log_ratio.clamp(max=0).exp())
         u = torch.rand(acceptance.shape, generator=generator, dtype=torch.float64, device=b.device)
         swapped = u < acceptance
-        pairs = lower.cpu()
-        self._acceptance[pairs] += acceptance.sum(1).cpu()
-        self._proposals[pairs] += chains
+        self._acceptance[lower] += acceptance.sum(1)
+        self._proposals[lower] += chains
 
         source = torch.arange(replicas, device=b.device)[:, None].repeat(1, chains)
         source[lower] += swapped.long()
@@ -89,7 +88,9 @@ class ParallelTempering(Kernel):
 
     def adapt(self, acceptance: Tensor) -> None:
         self.kernel.adapt(acceptance)
-        self._clear_counts()  # warm-up starts from equal replicas, whose exchanges say nothing about the ladder
+        # Warm-up starts from equal replicas, whose exchanges say nothing about the ladder.
+        self._acceptance.zero_()
+        self._proposals.zero_()
 
     def expand(self, latent: State) -> State:
         replicas = len(self.inverse_temperatures)

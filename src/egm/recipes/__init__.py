@@ -1,8 +1,8 @@
 """Recipes: settings with a name, one YAML file for each column of the paper's tables.
 
 `paper/` holds the paper's own hyper-parameters, `fast/` settings that take minutes. A file has a `target` expression,
-the published numbers (`paper`, [mean, standard deviation] by method and metric), and options of `egm.fit`: `common`
-ones and one section for each method, which goes over the common one.
+the published numbers (`paper`, [mean, standard deviation] by method and metric), and options of `egm.fit`: one section
+for each method, and a `common` one below those of the methods that train networks.
 
 >>> load("paper/ising5-b04", "egm-bs")["epsilon"]
 0.05
@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from egm.api import fit
+from egm.baselines.chain_options import CHAIN_METHODS
 from egm.expressions import nearest
-from egm.registry import METHODS, OPTION_GROUPS
+from egm.registry import METHOD_NAMES, OPTION_GROUPS
 
 FOLDERS = ("fast", "paper")
-SECTIONS = ("target", "paper", "common", *METHODS)
+SECTIONS = ("target", "paper", "common", *METHOD_NAMES)
 NOT_IN_RECIPES = ("target", "method", "options", "start", "out", "progress", "source", "notes")
 NUMBER = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
@@ -53,11 +54,11 @@ def load(name: str, method: str = "egm-sp") -> dict[str, Any]:
         method: whose section to take.
     """
     recipe = read(name)
-    method = nearest(method, METHODS, kind="a method")
+    method = nearest(method, METHOD_NAMES, kind="a method")
     if recipe.get(method) is None:
         raise ValueError(f"the recipe '{name}' has no section '{method}'; it has {', '.join(methods(name))}")
     options: dict[str, Any] = {"target": recipe["target"], "method": method}
-    for section in ("common", method):
+    for section in (method,) if method in CHAIN_METHODS else ("common", method):
         for key, value in (recipe.get(section) or {}).items():
             known = nearest(key, option_names(), kind=f"an option that the recipe '{name}' can set")
             merged = {**options.get(known, {}), **value} if isinstance(value, dict) else value
@@ -68,7 +69,7 @@ def load(name: str, method: str = "egm-sp") -> dict[str, Any]:
 def methods(name: str) -> list[str]:
     """The methods that a recipe has a section for."""
     recipe = read(name)
-    return [method for method in METHODS if recipe.get(method) is not None]
+    return [method for method in METHOD_NAMES if recipe.get(method) is not None]
 
 
 def published(name: str, method: str) -> dict[str, tuple[float, float | None]]:

@@ -100,28 +100,39 @@ class Target:
         """Whether `partial_energy` is defined."""
         return type(self)._partial_energy is not Target._partial_energy
 
-    def conditional_energies(self, state: State, name: str, site: int) -> Tensor:
-        """E(x) for each symbol that one site can hold, up to a number that they share: [n, ...], n calls a state.
+    def independent_sites(self, name: str) -> tuple[tuple[int, ...], ...]:
+        """The sites of a categorical variable in groups, each of sites that are independent given all the others.
+
+        Sites are counted along the flattened shape. By default each is a group of its own.
+        """
+        return tuple((site,) for site in range(self.space.categorical[name].sites))
+
+    def conditional_energies(self, state: State, name: str, sites: tuple[int, ...]) -> Tensor:
+        """E(x) for each symbol that a site can hold, the others as they are, up to a number that the symbols share.
+
+        Of shape [n, ..., k] for k sites; n·k calls a state.
 
         Args:
             state: complete states, [...].
             name: a categorical variable.
-            site: counted along its flattened shape.
+            sites: counted along its flattened shape; all of them with the same number n of symbols.
         """
-        variable = self.space.categorical[name]
-        n = int(torch.as_tensor(variable.n).expand(variable.shape).flatten()[site])
-        batch = self.space.batch_shape(state)
-        self.energy_calls += n * batch.numel()
-        return self._conditional_energies(state, name, site, n)
+        symbols = self.space.categorical[name].n
+        n = symbols if isinstance(symbols, int) else int(torch.as_tensor(symbols).flatten()[sites[0]])
+        self.energy_calls += n * len(sites) * self.space.batch_shape(state).numel()
+        return self._conditional_energies(state, name, sites, n)
 
-    def _conditional_energies(self, state: State, name: str, site: int, n: int) -> Tensor:
+    def _conditional_energies(self, state: State, name: str, sites: tuple[int, ...], n: int) -> Tensor:
         """From complete energies; targets whose terms are local do better."""
-        x, sites = state[name], self.space.categorical[name].sites
+        x, length = state[name], self.space.categorical[name].sites
         batch = x.shape[: x.ndim - len(self.space.categorical[name].shape)]
-        candidates = x.reshape(*batch, sites).expand(n, *batch, sites).clone()
-        candidates[..., site] = torch.arange(n, device=x.device).reshape(n, *(1,) * len(batch))
         trial = {k: v.expand(n, *v.shape) for k, v in state.items() if k != name}
-        return self._energy(**trial, **{name: candidates.reshape(n, *x.shape)})
+        found = []
+        for site in sites:
+            candidates = x.reshape(*batch, length).expand(n, *batch, length).clone()
+            candidates[..., site] = torch.arange(n, device=x.device).reshape(n, *(1,) * len(batch))
+            found.append(self._energy(**trial, **{name: candidates.reshape(n, *x.shape)}))
+        return torch.stack(found, -1)
 
     def latent_energy(self, latent: State) -> Tensor:
         """−log density in latent coordinates: E(x(z)) − log |∂x/∂z|; symbols may have any integer dtype."""

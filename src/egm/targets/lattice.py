@@ -51,6 +51,7 @@ class LatticeTarget(Target):
         self.states = states
         self._site_energies = tuple(float(e) for e in site_energies)
         self._coupled = spread > 0
+        self._known_terms: dict[tuple[int, ...], Constants] = {}
         self._fits = fits(states=states, size=size, spread=spread)
         self.reference_kind = "exact" if self._fits or not self._coupled else "mcmc"
 
@@ -63,29 +64,54 @@ class LatticeTarget(Target):
         """Energies of the bonds to the right and of those below, float64 [L, L, q, q] each."""
         raise NotImplementedError
 
-    # ------------------------------------------------------------------ one site
+    # ------------------------------------------------------------------ single sites
 
-    def _conditional_energies(self, state: State, name: str, site: int, n: int) -> Tensor:
-        """From the site's four bonds and its own term, a small part of the lattice."""
-        s, (r, c) = state[name], divmod(site, self.size)
-        terms = self._terms.like(s)
-
-        def at(row: int, column: int) -> Tensor:
-            return s[..., row % self.size, column % self.size].long()
-
-        energies = (
-            terms.right[r, c].T[at(r, c + 1)]
-            + terms.right[r, c - 1][at(r, c - 1)]
-            + terms.below[r, c].T[at(r + 1, c)]
-            + terms.below[r - 1, c][at(r - 1, c)]
-            + terms.site
-        )
-        return energies.movedim(-1, 0)
+    def independent_sites(self, name: str) -> tuple[tuple[int, ...], ...]:
+        """The colours of the lattice."""
+        del name  # there is only one variable
+        return self._colours
 
     @cached_property
-    def _terms(self) -> Constants:
+    def _colours(self) -> tuple[tuple[int, ...], ...]:
+        """Sites by colour, no two neighbours alike: two colours where L is even, three where it is odd.
+
+        A colour is f(r) + f(c) with f = 0, 1, 0, 1, … along a line. An odd ring ends in a 2, and sums are taken modulo
+        the number of values, so that f changes from every site to the next.
+        """
+        values = 2 + self.size % 2
+        line = [2 if self.size % 2 and i == self.size - 1 else i % 2 for i in range(self.size)]
+        colour = [(line[r] + line[c]) % values for r in range(self.size) for c in range(self.size)]
+        return tuple(tuple(site for site, own in enumerate(colour) if own == value) for value in range(values))
+
+    def _conditional_energies(self, state: State, name: str, sites: tuple[int, ...], n: int) -> Tensor:
+        """From the four bonds of each site and its own term, a small part of the lattice."""
+        s = state[name]
+        terms = self._terms_at(sites).like(s)
+        symbols = s.flatten(-2)[..., terms.neighbours].long()  # [..., 4, k]
+        energies = terms.bonds[terms.direction, terms.position, symbols].sum(-3) + terms.site  # [..., k, q]
+        return energies.movedim(-1, 0)
+
+    def _terms_at(self, sites: tuple[int, ...]) -> Constants:
+        """Energies of the four bonds of k sites by the neighbour's symbol and the own one, [4, k, q, q]."""
+        if sites not in self._known_terms:
+            neighbours, bonds = self._bonds
+            self._known_terms[sites] = Constants(
+                neighbours=neighbours[:, list(sites)],
+                bonds=bonds[:, list(sites)],
+                site=self._site_energies,
+                direction=torch.arange(4)[:, None],
+                position=torch.arange(len(sites)),
+            )
+        return self._known_terms[sites]
+
+    @cached_property
+    def _bonds(self) -> tuple[Tensor, Tensor]:
+        """Neighbours to the right, to the left, below and above each site [4, L²], and the energies of those bonds."""
         right, below = self._pair_tables()
-        return Constants(right=right, below=below, site=self._site_energies)
+        site = torch.arange(self.size**2).reshape(self.size, self.size)
+        neighbours = torch.stack([site.roll(-1, 1), site.roll(1, 1), site.roll(-1, 0), site.roll(1, 0)])
+        bonds = torch.stack([right.mT, right.roll(1, 1), below.mT, below.roll(1, 0)])
+        return neighbours.flatten(1), bonds.flatten(1, 2)
 
     # ------------------------------------------------------------------ exact answers
 

@@ -4,7 +4,7 @@ config.yaml         everything that defines the run
 environment.json    versions, commit, hardware, command, of each start
 metrics.csv         one line for each entry of the log
 checkpoint.pt       state of the trainer: networks, optimiser, averages, buffer, random state, counters
-model.safetensors   the network that draws are made with
+model.safetensors   the network that draws are made with, or the states that chains have visited
 results.json        the last evaluation, one object as in results/*.json
 """
 
@@ -98,16 +98,23 @@ class RunDirectory:
 
     def save_sampler(self, config: dict[str, Any], modules: Mapping[str, nn.Module]) -> None:
         """Write what draws are made with, and the configuration that rebuilds it."""
+        self._save_tensors(config, {part: module.state_dict() for part, module in modules.items()})
+
+    def save_states(self, config: dict[str, Any], visited: Mapping[str, Tensor]) -> None:
+        """The same for chains, which have visited states in the place of modules."""
+        self._save_tensors(config, {"visited": visited})
+
+    def _save_tensors(self, config: dict[str, Any], parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         tensors = {
             f"{part}.{name}": x.detach().cpu().contiguous()
-            for part, module in modules.items()
-            for name, x in module.state_dict().items()
+            for part, named in parts.items()
+            for name, x in named.items()
         }
         self.write_config(config)
         self._write("model.safetensors", _safetensors().save(tensors))
 
     def read_sampler(self) -> dict[str, dict[str, Tensor]]:
-        """The tensors of each module that `save_sampler` was given."""
+        """The tensors of each module that `save_sampler` was given, or those that `save_states` was given."""
         file = self.folder / "model.safetensors"
         if not file.is_file():
             raise FileNotFoundError(f"{self.folder} holds no trained network (model.safetensors); train it further")

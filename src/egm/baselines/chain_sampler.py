@@ -1,0 +1,95 @@
+"""`ChainSampler`: the states that Markov chains have visited, in the place of a trained sampler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+from egm.draws import Draws
+from egm.spaces import Space, State
+from egm.targets.base import Target
+from egm.train.run_directory import RunDirectory
+
+WHY_UNWEIGHTED = (
+    "the states of Markov chains have none: they follow the target in the long run, and depend on each other (R-hat and"
+    " the effective number of states are in config['outcome'])"
+)
+
+
+@final
+@dataclass(frozen=True)
+class ChainSampler:
+    """Draws states at random from those that chains have visited.
+
+    Attributes:
+        space: of the states.
+        visited: the states that were kept, [steps, chains, ...] for each variable; symbols in few bytes.
+        target: what the chains were run for; None where it is not at hand (`egm.load` without it).
+        config: everything that defines the run (`config.yaml`), and under "outcome" what it cost and its diagnostics.
+    """
+
+    space: Space
+    visited: State = field(repr=False)
+    target: Target | None = None
+    config: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the states are."""
+        return next(iter(self.visited.values())).device
+
+    @property
+    def kept(self) -> int:
+        """How many states there are."""
+        steps, chains, *_ = next(iter(self.visited.values())).shape
+        return steps * chains
+
+    def sample(
+        self,
+        n: int,
+        *,
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
+        batch_size: int | None = None,
+        steps: int | None = None,
+        weigh: bool = True,
+    ) -> Draws:
+        """n different states out of those that were kept, in random order, without weights.
+
+        They are as dependent as the chains made them: standard errors that take draws for independent are too small.
+
+        Args:
+            n: how many, at most `kept`.
+            seed: makes them reproducible, 0 unless a generator is given.
+            generator: in the place of a seed.
+            batch_size: of samplers that simulate; there is nothing to simulate here, and it is refused.
+            steps: the same.
+            weigh: of samplers that have weights; without effect.
+        """
+        del weigh
+        for name, value in (("batch_size", batch_size), ("steps", steps)):
+            if value is not None:
+                raise ValueError(f"{name} belongs to samplers that simulate, and chains have run already; leave it out")
+        if seed is not None and generator is not None:
+            raise ValueError("give a seed or a generator, not both")
+        if not 1 <= n <= self.kept:
+            raise ValueError(
+                f"n must lie between 1 and the {self.kept} states that were kept of the chains, got {n}; for more, run"
+                " longer chains (steps=) or more of them (chains=), and see that thin and keep leave enough"
+            )
+        generator = generator or torch.Generator().manual_seed(seed or 0)  # on the CPU: the same draws everywhere
+        index = torch.randperm(self.kept, generator=generator, device=generator.device)[:n].to(self.device)
+        state = self.space.widened({name: x.flatten(0, 1)[index] for name, x in self.visited.items()})
+        return Draws(self.space, state, why_unweighted=WHY_UNWEIGHTED)
+
+    def why_unweighted(self, steps: int | None = None) -> str:
+        """Why draws have no importance weights."""
+        del steps
+        return WHY_UNWEIGHTED
+
+    def save(self, folder: str | Path) -> None:
+        """Write `config.yaml` and `model.safetensors`, from which `egm.load` makes this sampler again."""
+        RunDirectory(folder).save_states(self.config, self.visited)
