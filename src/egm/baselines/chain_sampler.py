@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 
@@ -19,7 +19,6 @@ WHY_UNWEIGHTED = (
 )
 
 
-@final
 @dataclass(frozen=True)
 class ChainSampler:
     """Draws states at random from those that chains have visited.
