@@ -61,7 +61,7 @@ PUBLISHED_GIBBS = {
 
 def test_every_column_of_the_tables_has_both_recipes():
     columns = [f"{folder}/{name}" for folder in ("fast", "paper") for name in COLUMNS]
-    beyond = ("gmm40", "ising10-critical", "ising15-critical", "ising16-critical", "potts16-critical")
+    beyond = ("funnel", "gmm40", "ising10-critical", "ising15-critical", "ising16-critical", "potts16-critical")
     assert recipes.names() == sorted([*columns, *(f"fast/{name}" for name in beyond)])
     for name in columns:
         folder, column = name.split("/")

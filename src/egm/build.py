@@ -128,7 +128,7 @@ def options_by_group(method: str, groups: tuple[type, ...], options: Mapping[str
     for name, value in options.items():
         known = nearest(name, names, kind="an option")
         if names[known] not in chosen:
-            raise ValueError(f"{known} is an option of {' and '.join(_methods_with(names[known]))}, not of {method}")
+            raise ValueError(f"{known} is an option of {', '.join(_methods_with(names[known]))}, not of {method}")
         chosen[names[known]][known] = checked_option(known, value, get_type_hints(names[known])[known])
     return chosen
 

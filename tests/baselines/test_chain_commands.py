@@ -113,7 +113,7 @@ def test_chains_are_not_resumed(capsys):
         (["--method", "gibbs", "--replicas", "4"], "replicas is an option of tempering"),
         (["--method", "gibbs", "--network", "MLP"], "no use for network"),
         (["--method", "gibbs", "--paths.s", "Masked"], "no use for paths"),
-        (["--method", "egm", "--chains", "4"], "chains is an option of gibbs and mala"),
+        (["--method", "egm", "--chains", "4"], "chains is an option of gibbs, mala"),
         (["--method", "mala"], "use gibbs"),
         (["--method", "gibbs", "--energy_calls", "many"], "--energy_calls"),
     ],

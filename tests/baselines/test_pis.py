@@ -122,7 +122,7 @@ def test_refusals():
         egm.fit(JointMoG(dim=2), "pis", steps=1, device="cpu", progress=False)
     with pytest.raises(ValueError, match="simulation_steps must be at least 1, got 0"):
         PISOptions(simulation_steps=0)
-    with pytest.raises(ValueError, match="proposals is an option of egm and egm-bs and iefm and idem and bnem"):
+    with pytest.raises(ValueError, match="proposals is an option of egm, egm-bs, iefm, idem, bnem, not of pis"):
         egm.fit(Funnel(dim=2), "pis", steps=1, proposals=3, device="cpu", progress=False)
     no_gradient = Target(SPACE, lambda x: x.detach().square().sum(-1))
     with pytest.raises(egm.EnergyError, match="without a gradient"):
