@@ -93,6 +93,16 @@ def test_more_is_better_for_some():
     assert modes(4, 1) == [("best",), ("worse than pis",)]
 
 
+def test_lines_with_fewer_draws_are_compared_with_no_other():
+    def marks(n):
+        runs = {"gibbs": [record(0, 0.3, n=n)], "egm": [record(0, 0.4)], "egm-bs": [record(0, 0.5)]}
+        found = [(cell, runs.get(cell.method, [])) for cell in TABLE.cells("fast")]
+        return {line.cell.method: line.marks for line in compare(TABLE, {"ising5-b04": found}) if line.value}
+
+    assert marks(2000) == {"gibbs": ("best",), "egm": ("worse than gibbs",), "egm-bs": ("worse than gibbs",)}
+    assert marks(790) == {"gibbs": ("n = 790",), "egm": ("best",), "egm-bs": ()}
+
+
 def test_smoke_runs_are_not_judged():
     cells = TABLE.cells("smoke")
     found = [(cell, [record(0, 0.16, method=cell.method, role="smoke")]) for cell in cells]

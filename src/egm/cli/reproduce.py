@@ -40,14 +40,7 @@ def reproduce(argv: list[str]) -> int:
     add("what", type=str, help="see above")
     add("--recipe", type=Literal["fast", "paper", "smoke"], default="fast", help="kind of settings")
     add("--seeds", type=Seed, nargs="+", metavar="SEED", help="by default 0 1 2, and 0 for smoke")
-    add(
-        "--only",
-        type=str,
-        nargs="+",
-        default=[],
-        metavar="ROW",
-        help="recipes and methods, or rows such as gbrbm-egm-bs",
-    )
+    add("--only", type=str, nargs="+", default=[], metavar="ROW", help="recipes, methods, or rows (gbrbm-egm-bs)")
     add("--device", metavar="DEVICE", type=str | None, help="by default a GPU if there is one")
     add("--jobs", metavar="N", type=Count | None, help="runs at a time, by default 1 on a GPU, or one for each core")
     add("--threads", metavar="N", type=Count, default=1, help="of each run")
@@ -94,8 +87,10 @@ def reproduce(argv: list[str]) -> int:
     if values.dry_run:
         describe(plan)
         return 0
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"the device '{device}' cannot be used here: there is no GPU; use --device cpu")
     done = carry_out(plan)
-    for each in plan.tables:
+    for each in (each for each in plan.tables if plan.cells(each)):
         shown, texts, written = write_table(plan, each)
         show(each.title, *shown.comparison())
         for text in texts:

@@ -7,6 +7,8 @@ Beside it stand the published number, a baseline's value and the floor that exac
     resampled at the floor  draws are not, but every seed's resampled ones are
     worse than the paper    than its mean by more than two of its standard deviations
     worse than METHOD       a baseline's mean is better, and this one is not at the floor
+    n = 790                 fewer draws than in the other lines (chains may visit fewer states), which distances feel:
+                            such a line is compared with no other
 
 Smoke runs are not judged. A row that was published and not run has a line without a value.
 """
@@ -104,6 +106,7 @@ class Line:
     cell: Cell
     published: Published | None
     seeds: tuple[int, ...] = ()
+    n: int = 0
     value: Spread | None = None
     resampled: Spread | None = None
     floor: float | None = None
@@ -160,6 +163,7 @@ def _line(table: Table, target: str, metric: str, cell: Cell, records: Sequence[
         cell=cell,
         published=published,
         seeds=tuple(record["seed"] for record, _ in pairs),
+        n=min(record["n"] for record, _ in pairs),
         value=Spread.of([value for _, value in pairs]),
         resampled=Spread.of(again) if again else None,
         floor=statistics.fmean(score["floor"] for score in scores) if scores else None,
@@ -191,8 +195,10 @@ def _judged(table: Table, group: Sequence[Line]) -> list[Line]:
 def _marks(line: Line, group: Sequence[Line], whose: str) -> tuple[str, ...]:
     if line.value is None or line.cell.role == "smoke":
         return ()
+    most = max(other.n for other in group)
     peers = [other for other in group if other.value is not None and other.cell.role == line.cell.role]
-    marks = []
+    peers = [other for other in peers if other.n == line.n == most]
+    marks = [f"n = {line.n}"] if line.n < most else []
     if len(peers) > 1 and line.mean == min(other.mean for other in peers):
         marks.append("best")
     if line.at_floor:

@@ -32,6 +32,7 @@ Written by `egm reproduce page` from the files of `results/`; nothing here is ty
   20 evaluations, for every seed. *Resampled* draws are n out of five times as many, by their weights.
 - *Worse than the paper*: by more than two of its standard deviations, or at all where it has none. EGM-SP is not the
   paper's and stands beside EGM-BS. *Best* and *worse than a baseline* compare runs of the same role on the same target.
+- *n = 790*: chains that visited fewer states than the n of other lines, and are compared with none of them.
 - Only runs of the role "main" are in the main rows; ablations and runs about cost are in tables of their own, and smoke
   runs in none.
 - Seconds are of training. "At a time" says how many runs shared the device: then seconds buy fewer steps.

@@ -51,13 +51,15 @@ class Shown:
         """Published, ours, a baseline and the floor side by side."""
         beside = self.table.beside if any(line.beside is not None for line in self.lines) else None
         resampled = any(line.resampled for line in self.lines)
-        columns = ["target", "metric", "method", "recipe", "seeds", self.table.source, "ours"]
+        published = any(line.published for line in self.lines)
+        columns = ["target", "metric", "method", "recipe", "seeds", *([self.table.source] if published else []), "ours"]
         columns += [*(["resampled"] if resampled else []), *([beside] if beside else []), "floor", "verdict"]
         rows = []
         for line in self.lines:
             made = [_folder(line.cell), str(len(line.seeds))] if line.seeds else ["", ""]
             row = [line.target, QUANTITIES[line.metric].label, line.cell.label, *made]
-            row += [_stated(line.published, line.metric), _spread(line.value, line.metric) or "not run"]
+            row += [_stated(line.published, line.metric)] if published else []
+            row += [_spread(line.value, line.metric) or "not run"]
             row += [_spread(line.resampled, line.metric)] if resampled else []
             row += [_beside(line, self.table)] if beside else []
             rows.append([*row, _number(line.floor, line.metric), "; ".join(line.marks)])
