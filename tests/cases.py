@@ -4,7 +4,7 @@ import itertools
 
 import torch
 
-from egm.paths import VE, VP, CondOT, Cosine, DiscretePath, GaussianPath, Masked, Polynomial, Uniform
+from egm.paths import VE, VP, CondOT, Cosine, DiscretePath, Foellmer, GaussianPath, Masked, Polynomial, Uniform
 from egm.processes import Diffusion, Flow, Superposition
 from egm.variables import Categorical, Real
 
@@ -15,7 +15,13 @@ REALS = {
     "centred-line": Real((3, 1), centered=True),
     "centred-plane": Real((2, 2), centered=True),
 }
-GAUSSIAN = {"condot": CondOT, "ve": VE, "ve-wide": lambda v: VE(v, sigma_min=0.1, sigma_max=10.0), "vp": VP}
+GAUSSIAN = {
+    "condot": CondOT,
+    "ve": VE,
+    "ve-wide": lambda v: VE(v, sigma_min=0.1, sigma_max=10.0),
+    "vp": VP,
+    "foellmer": Foellmer,
+}
 
 SYMBOLS = {
     "one-site": Categorical(3, shape=()),

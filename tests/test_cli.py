@@ -13,11 +13,11 @@ import pytest
 
 import egm
 from cli_cases import ISING, OWN, TINY, TINY_SP, config_of, results_of
-from egm.build import OPTION_GROUPS, PATHS, PROCESSES, TARGETS
 from egm.cli import main
 from egm.cli.report import _finite
 from egm.methods.egm import EGMOptions
 from egm.networks import NETWORKS
+from egm.registry import METHODS, OPTION_GROUPS, PATHS, PROCESSES, TARGETS
 from egm.train.options import TrainingOptions
 
 RECORD = {
@@ -149,6 +149,7 @@ def test_every_option_reaches_the_run():
     groups = (TrainingOptions, EGMOptions)
     wanted = {f.name: other(f, get_type_hints(group)[f.name]) for group in groups for f in dataclasses.fields(group)}
     wanted |= {"batch_size": 5, "proposals": 6, "refresh": 7, "evaluation_size": 9, "solver": "tau-leaping"}
+    wanted |= {"estimator": "end-points"}  # lattices have no scores
     argv = [token for name, value in wanted.items() for token in (f"--{name}", str(value))]
     argv += ["--network", "mlp(width=4)", "--steps", "2", "--progress", "false", "--method", "egm-bs"]
     argv += ["--dtype", "float64", "--seed", "7", "--evaluate", "false", "--out", "a"]
@@ -158,6 +159,9 @@ def test_every_option_reaches_the_run():
     assert config["dtype"] == "float64"
     assert config["seed"] == 7
     assert config["network"] == "MLP(width=4, depth=3)"
+    argv = [*TINY, "--method", "idem", "--estimator", "end-points", "--steps", "2", "--evaluate", "false"]
+    assert main(["train", "funnel", "--target.dim", "2", *argv, "--out", "b"]) == 0
+    assert config_of("b")["estimator"] == "end-points"
 
 
 # ---------------------------------------------------------------------- energies of one's own
@@ -221,7 +225,7 @@ def test_draws_are_weighed_with_an_own_target(own_module, folder, monkeypatch, c
 def test_help_names_every_option_with_its_meaning(capsys):
     assert main(["train", "ising", "--help"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    for group in OPTION_GROUPS:
+    for group in OPTION_GROUPS.values():
         assert all(f"--{field.name} " in said for field in dataclasses.fields(group))
     assert "--target.beta" in said
     assert "number K of proposals" in said
@@ -244,7 +248,7 @@ def test_list_shows_everything(monkeypatch, capsys, terminal):
     assert main(["list"]) == 0
     said = capsys.readouterr().out
     assert ("┃" in said) == terminal
-    names = [*(name.lower() for name in TARGETS), *PATHS, *PROCESSES, *NETWORKS, *egm.recipes.names(), "egm-bs"]
+    names = [*(name.lower() for name in TARGETS), *PATHS, *PROCESSES, *NETWORKS, *egm.recipes.names(), *METHODS]
     assert [name for name in names if name not in said] == []
     assert "size, beta, J=1.0, field=0.0" in said
     assert "exact, mcmc when large" in said

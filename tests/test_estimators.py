@@ -70,6 +70,77 @@ def test_estimates_agree_for_every_r(oracle, proposal):
             assert bool((off <= 5 * spread + 5 * bias + 1e-9).all()), (r, name, off, spread)
 
 
+def with_gradient(oracle):
+    """E_r and its gradient with respect to x."""
+
+    def energy(state, r):
+        with torch.enable_grad():
+            x = state["x"].detach().requires_grad_()
+            value = oracle.energy({**state, "x": x}, r)
+            (gradient,) = torch.autograd.grad(value.sum(), x)
+        return value.detach(), {"x": gradient}
+
+    return energy
+
+
+WITH_SCORES = {name: oracle for name, oracle in ORACLES.items() if not name.startswith("ising")}
+
+
+@pytest.mark.parametrize("proposal", ["flat", "reference"])
+@pytest.mark.parametrize("oracle", WITH_SCORES.values(), ids=WITH_SCORES)
+def test_scores_give_the_same_denoiser(oracle, proposal):
+    """The target score identity, at every r; symbols are estimated as before."""
+    start = oracle.start()
+    x_t = {name: x.expand(225, *x.shape) for name, x in start.items()}
+    for r in (0.55, 0.9, 1.0):
+        got = estimate(
+            oracle.energy, oracle.path, oracle.processes, x_t, T.expand(225), proposal=proposal,
+            scores=with_gradient(oracle),
+            r=r if r == 1.0 else torch.tensor(r, dtype=torch.float64), count=2048,
+            generator=torch.Generator().manual_seed(0),
+        )  # fmt: skip
+        for name, value in oracle.prediction(start, T).items():
+            spread, bias = got.prediction[name].std(0) / 15, got.prediction[name].var(0)
+            off = (got.prediction[name].mean(0) - value).abs()
+            assert bool((off <= 5 * spread + 5 * bias + 1e-9).all()), (r, name, off, spread)
+            assert bool((5 * spread + 5 * bias < 0.1).all())
+
+
+def test_scores_are_better_at_late_times_and_end_points_at_early_ones():
+    oracle, errors = LabelledGaussians(CondOT, masses=(1.0,), means=(0.6,)), {}
+    for t in (0.1, 0.95):
+        x_t = {"x": torch.full((400,), 0.6 * t, dtype=torch.float64)}
+        exact = oracle.prediction({"x": x_t["x"][0]}, torch.tensor(t, dtype=torch.float64))["x"]
+        for scores in (False, True):
+            got = estimate(
+                oracle.energy, oracle.path, oracle.processes, x_t, torch.full((400,), t, dtype=torch.float64),  # type: ignore[arg-type]
+                count=64, scores=with_gradient(oracle) if scores else None, proposal="reference",
+                generator=torch.Generator().manual_seed(1),
+            )  # fmt: skip
+            errors[t, scores] = float((got.prediction["x"] - exact).square().mean())
+    assert errors[0.95, True] < 0.2 * errors[0.95, False]
+    assert errors[0.1, True] > 5 * errors[0.1, False]
+
+
+def test_no_score_where_the_density_is_zero():
+    """Outside of the support the gradient is not a number; the weight there is zero."""
+    path = ProductPath(Space(x=Real(1)))
+
+    def energy(state, r):
+        x = state["x"][..., 0]
+        value = torch.where(x > 0, 0.5 * x.square(), math.inf)
+        return value, {"x": torch.where(x > 0, x, math.nan)[..., None]}
+
+    x_t = {"x": torch.full((3, 1), 0.2)}
+    got = estimate(
+        lambda x, r: energy(x, r)[0], path, {"x": Flow(path["x"])}, x_t, torch.full((3,), 0.5), count=64,  # type: ignore[arg-type]
+        scores=energy,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    assert bool(torch.isfinite(got.prediction["x"]).all())
+    assert bool((got.ess < 1).all())
+
+
 @pytest.mark.parametrize("name", ["ising-masked", "ising-uniform"])
 def test_exact_end_points_give_the_exact_denoiser(name):
     """Without sampling: averaging over the exact law of x_r given x_t, then converting, is the exact denoiser."""

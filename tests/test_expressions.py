@@ -8,10 +8,6 @@ import torch
 from cases import DISCRETE, GAUSSIAN, SYMBOLS
 from egm import targets
 from egm.build import (
-    PATHS,
-    PROCESSES,
-    SCHEDULES,
-    TARGETS,
     make_body,
     make_path,
     make_processes,
@@ -23,6 +19,7 @@ from egm.expressions import arguments, describe, evaluate, nearest
 from egm.networks.registry import NETWORKS
 from egm.paths import VE, CondOT, Cosine, Masked, Polynomial, ProductPath
 from egm.processes import Jump
+from egm.registry import PATHS, PROCESSES, SCHEDULES, TARGETS
 from egm.spaces import Categorical, Real, Space
 from network_cases import BODIES, denoiser_outputs
 

@@ -12,7 +12,6 @@ from torch import nn
 
 from egm.build import (
     DTYPES,
-    METHODS,
     checked_option,
     default_energy_body,
     make_body,
@@ -23,6 +22,7 @@ from egm.build import (
     make_processes,
     make_sampler,
     make_target,
+    outputs_of,
     split_options,
 )
 from egm.evaluation import quick_scores
@@ -30,6 +30,7 @@ from egm.expressions import describe, nearest
 from egm.networks import default_body
 from egm.paths.product import AnyPath
 from egm.processes.base import Process
+from egm.registry import METHODS
 from egm.sampler import Sampler
 from egm.targets.base import Target
 from egm.train.options import TrainingOptions
@@ -65,7 +66,7 @@ def fit(
 
     Args:
         target: the space and its energy; it is checked first, on the device.
-        method: "egm", "egm-bs" or "egm-sp".
+        method: "egm-sp", "egm", "egm-bs", or one of the baselines "iefm", "idem", "bnem" and "pis".
         steps: gradient steps to take.
         time_limit: seconds to train instead, 60 if neither is given.
         seed: of everything random.
@@ -82,7 +83,7 @@ def fit(
         source: how `egm train --resume` finds the target again, "module:function".
         notes: kept in the run's configuration as they are, plain values; the command line notes the recipe here.
         **options: of the loop (`egm.train.options.TrainingOptions`) and the method (`egm.methods.egm.EGMOptions`,
-            `egm.methods.self_proposal.SPOptions`).
+            `egm.methods.self_proposal.SPOptions`, `egm.baselines.pis.PISOptions`).
 
     Ctrl-C stops early and returns the sampler so far.
     """
@@ -103,18 +104,19 @@ def fit(
         raise ValueError(f"seed must be at least 0, got {seed}")
     if steps is None and time_limit is None:
         time_limit = DEFAULT_SECONDS
-    path = make_path(target.space, paths or {})
-    chosen = make_processes(path, processes or {})
-    outputs = {name: process.output_shape for name, process in chosen.items()}
+    kind = METHODS[method]
+    path = make_path(target.space, paths or {}, default=kind.path)
+    chosen = make_processes(path, processes or {}, default=kind.process)
+    body = default_energy_body(target.space) if kind.network_is_energy else default_body(target.space).__name__
     config = make_config(
         target,
         method=method,
         source=source,
         path=path,
         chosen=chosen,
-        network=_expression(network, default_body(target.space).__name__, target, outputs),
+        network=_expression(network, body, target, outputs_of(kind, chosen)),
         energy_network=_expression(energy_network, default_energy_body(target.space), target, {"energy": ()})
-        if method == "egm-bs"
+        if kind.learns_energy
         else None,
         options=given,
         **_limits(steps, time_limit),

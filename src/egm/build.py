@@ -17,44 +17,23 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import torch
 from torch import nn
 
-from egm import paths, processes, targets
+from egm.baselines.bnem import EnergyScore
 from egm.denoiser_error import DenoiserError
 from egm.energy_model import EnergyModel
 from egm.expressions import describe, evaluate, nearest
 from egm.methods.base import Method
-from egm.methods.egm import EGM, EGMOptions, default_t_min
-from egm.methods.self_proposal import SelfProposal, SPOptions
+from egm.methods.egm import EGM, default_t_min
 from egm.networks import NETWORKS, LatticeConv, Preconditioned, Scalar, SiteMLP, default_body, symmetrise
 from egm.networks.base import Body
 from egm.paths.product import AnyPath, ProductPath
 from egm.processes.base import Process
+from egm.registry import METHODS, OPTION_GROUPS, PATHS, PROCESSES, SCHEDULES, TARGETS, MethodKind
 from egm.sampler import Sampler
 from egm.spaces import Categorical, Real, Space
 from egm.targets.base import Target
 from egm.train.guard import EnergyGuard
 from egm.train.options import TrainingOptions
 
-#: the options of each method, beside those of the loop
-METHODS: dict[str, type] = {"egm": EGMOptions, "egm-bs": EGMOptions, "egm-sp": SPOptions}
-OPTION_GROUPS = (TrainingOptions, EGMOptions, SPOptions)
-#: where a method's defaults differ from those of `TrainingOptions`
-METHOD_DEFAULTS: dict[str, dict[str, Any]] = {
-    "egm-sp": {
-        **{"batch_size": 1024, "inner_steps": 20, "refresh": 2048, "buffer": 4 * 2048, "weight_decay": 0.0},
-        "symmetries": True,
-    }
-}
-PATHS = {"CondOT": paths.CondOT, "VE": paths.VE, "VP": paths.VP, "Masked": paths.Masked, "Uniform": paths.Uniform}
-SCHEDULES = {"Polynomial": paths.Polynomial, "Cosine": paths.Cosine}
-PROCESSES = {
-    "Flow": processes.Flow,
-    "Diffusion": processes.Diffusion,
-    "Jump": processes.Jump,
-    "DiscreteJump": processes.DiscreteJump,
-}
-TARGETS: dict[str, type[Target]] = {
-    name: getattr(targets, name) for name in targets.__all__ if name not in ("Target", "EnergyError")
-}
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -86,23 +65,25 @@ def make_space(text: str) -> Space:
 # ---------------------------------------------------------------------- paths, processes, networks
 
 
-def make_path(space: Space, given: Mapping[str, str | AnyPath]) -> ProductPath:
-    """The product path; what is given may be expressions or paths."""
+def make_path(space: Space, given: Mapping[str, str | AnyPath], *, default: str = "CondOT") -> ProductPath:
+    """The product path; what is given may be expressions or paths, `default` is that of other real variables."""
     made: dict[str, AnyPath] = {}
-    for name, path in given.items():
+    for name, path in {**dict.fromkeys(space.real, default), **given}.items():
         variable = space[nearest(name, space, kind="a variable of the space")]
         names = {**{key: partial(cls, variable) for key, cls in PATHS.items()}, **SCHEDULES}
         made[name] = evaluate(path, names, kind="a path") if isinstance(path, str) else path
     return ProductPath(space, made)
 
 
-def make_processes(path: ProductPath, given: Mapping[str, str | type | Process[Any]]) -> dict[str, Process[Any]]:
-    """A process for each variable, by default Diffusion (reals) and DiscreteJump (symbols)."""
+def make_processes(
+    path: ProductPath, given: Mapping[str, str | type | Process[Any]], *, default: str = "Diffusion"
+) -> dict[str, Process[Any]]:
+    """A process for each variable; `default` is that of other real variables, symbols follow a DiscreteJump."""
     for name in given:
         nearest(name, path.space, kind="a variable of the space")
     made: dict[str, Process[Any]] = {}
     for name, variable in path.space.variables.items():
-        choice = given.get(name, "Diffusion" if isinstance(variable, Real) else "DiscreteJump")
+        choice = given.get(name, default if isinstance(variable, Real) else "DiscreteJump")
         if isinstance(choice, str):
             choice = evaluate(choice, {k: partial(cls, path[name]) for k, cls in PROCESSES.items()}, kind="a process")
         elif isinstance(choice, type) and choice in PROCESSES.values():
@@ -132,15 +113,15 @@ def default_energy_body(space: Space) -> str:
 # ---------------------------------------------------------------------- options
 
 
-def split_options(method: str, options: Mapping[str, Any]) -> tuple[TrainingOptions, EGMOptions | SPOptions]:
+def split_options(method: str, options: Mapping[str, Any]) -> tuple[TrainingOptions, Any]:
     """Keyword options as those of the loop and those of the method; unknown names suggest the nearest one."""
-    own = METHODS[method]
-    names = {f.name: group for group in OPTION_GROUPS for f in dataclasses.fields(group)}
-    chosen: dict[type, dict[str, Any]] = {TrainingOptions: dict(METHOD_DEFAULTS.get(method, {})), own: {}}
-    for name, value in options.items():
+    own = METHODS[method].options
+    names = {f.name: group for group in OPTION_GROUPS.values() for f in dataclasses.fields(group)}
+    chosen: dict[type, dict[str, Any]] = {TrainingOptions: {}, own: {}}
+    for name, value in {**METHODS[method].defaults, **options}.items():
         known = nearest(name, names, kind="an option")
         if names[known] not in chosen:
-            others = [other for other, group in METHODS.items() if group is names[known]]
+            others = [other for other, kind in METHODS.items() if kind.options is names[known]]
             raise ValueError(f"{known} is an option of {' and '.join(others)}, not of {method}")
         chosen[names[known]][known] = checked_option(known, value, get_type_hints(names[known])[known])
     return TrainingOptions(**chosen[TrainingOptions]), own(**chosen[own])
@@ -173,7 +154,7 @@ def make_config(
     chosen: Mapping[str, Process[Any]],
     network: str,
     energy_network: str | None,
-    options: tuple[TrainingOptions, EGMOptions | SPOptions],
+    options: tuple[TrainingOptions, Any],
     **limits: Any,
 ) -> dict[str, Any]:
     """The configuration of a run: enough to build it again."""
@@ -209,16 +190,20 @@ def make_sampler(
     path = make_path(space, config["paths"])
     chosen = make_processes(path, config["processes"])
     dtype = DTYPES[config["dtype"]]
+    kind = METHODS[config["method"]]
     if network is None:
         if config["network"].startswith("user:"):
             raise ValueError(f"the run has a network of its own ({config['network'][6:]}); pass it as network=")
-        outputs = {name: process.output_shape for name, process in chosen.items()}
         with _seeded(config["seed"]):
-            body = make_body(space, outputs, config["network"])
+            body = make_body(space, outputs_of(kind, chosen), config["network"])
             declared = config["target_symmetries"] if config["symmetries"] else ()
             network = Preconditioned(symmetrise(body, declared), path)
-    t_min = 0.0 if config["method"] == "egm-sp" else config["t_min"]  # path weights have no singular times
+            network = Scalar(network) if kind.network_is_energy else network
+    if kind.network_is_energy:
+        network = EnergyScore(EnergyModel(network, path, target), path)
+    t_min = config.get("t_min", kind.t_min)
     t_min = default_t_min(path) if t_min is None else t_min
+    t_min = max(t_min, *(part.earliest for part in path.paths.values()))
     error = DenoiserError(path).to(device=device)
     return Sampler(
         space, path, chosen, network.to(device=device, dtype=dtype), error, target,
@@ -230,17 +215,23 @@ def make_method(config: Mapping[str, Any], sampler: Sampler, *, energy_network: 
     """The method of a configuration, on a sampler's network."""
     if sampler.target is None:
         raise ValueError("training needs the target")
-    own = METHODS[config["method"]]
-    _, options = split_options(config["method"], {f.name: config[f.name] for f in dataclasses.fields(own)})
+    kind = METHODS[config["method"]]
+    _, options = split_options(config["method"], {f.name: config[f.name] for f in dataclasses.fields(kind.options)})
     parts = (EnergyGuard(sampler.target), sampler.path, sampler.processes, sampler.network)
-    if isinstance(options, SPOptions):
-        return SelfProposal(*parts, error=sampler.error, options=options)
-    energy_model = None
-    if config["method"] == "egm-bs":
-        energy_model = make_energy_model(config, sampler, energy_network)
-    method = EGM(*parts, error=sampler.error, energy_model=energy_model, options=options)
-    sampler.energy_model = method.averaged_energy_model()
+    given: dict[str, Any] = {"error": sampler.error, "options": options}
+    if kind.learns_energy:
+        given["energy_model"] = make_energy_model(config, sampler, energy_network)
+    method = kind.method(*parts, **given)
+    if isinstance(method, EGM):
+        sampler.energy_model = method.averaged_energy_model() if kind.learns_energy else None
     return method
+
+
+def outputs_of(kind: MethodKind, processes: Mapping[str, Process[Any]]) -> dict[str, tuple[int, ...]]:
+    """What the network of a sampler has to give for each variable, or for all of them."""
+    if kind.network_is_energy:
+        return {"energy": ()}
+    return {name: process.output_shape for name, process in processes.items()}
 
 
 def make_energy_model(config: Mapping[str, Any], sampler: Sampler, network: nn.Module | None = None) -> EnergyModel:

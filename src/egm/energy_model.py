@@ -14,6 +14,9 @@ first estimates, so that the network's output is of unit size.
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -30,7 +33,7 @@ class EnergyModel(nn.Module):
     Args:
         network: maps (latent state, t) to one number for each state, [...].
         path: the path of every variable.
-        target: gives the partial energy.
+        target: gives the partial energy; None where there is none.
         forward_looking: whether to add it; by default where the target has one and every path is masked.
     """
 
@@ -38,12 +41,13 @@ class EnergyModel(nn.Module):
     scale: Tensor
 
     def __init__(
-        self, network: nn.Module, path: ProductPath, target: Target, *, forward_looking: bool | None = None
+        self, network: nn.Module, path: ProductPath, target: Target | None, *, forward_looking: bool | None = None
     ) -> None:
         super().__init__()
         self.network = network
         self._path, self._target = path, target
-        possible = target.has_partial_energy and all(isinstance(part, Masked) for part in path.paths.values())
+        has_terms = target is not None and target.has_partial_energy
+        possible = has_terms and all(isinstance(part, Masked) for part in path.paths.values())
         if forward_looking and not possible:
             raise ValueError(
                 f"forward_looking needs masked paths and a target with a partial energy; {target!r} on these paths has"
@@ -57,14 +61,15 @@ class EnergyModel(nn.Module):
         """Everything but the network's share, [...]."""
         symbols = sum(variable.log_volume for variable in self._path.space.categorical.values())
         energy = -self._path.prior_log_prob(x_t, t) - symbols
-        return energy + self._target.partial_energy(**x_t) if self.forward_looking else energy
+        if self._target is None or not self.forward_looking:
+            return energy
+        return energy + self._target.partial_energy(**x_t)
 
     def forward(self, x_t: State, t: Tensor, *, network: nn.Module | None = None) -> Tensor:
         """E^φ_t(x_t), [...]; `network` takes the place of the one that is trained (its running average)."""
         seen = x_t if is_built_in(self.network) else self._path.space.widened(x_t)
         learned = self.offset + self.scale * (network or self.network)(seen, t)
-        with torch.no_grad():
-            known = self.known(x_t, t)
+        known = self.known(x_t, t)
         return known + learned * unfinished(self._path, x_t) if self.forward_looking else known + learned
 
     def with_network(self, network: nn.Module) -> EnergyModel:
@@ -72,6 +77,9 @@ class EnergyModel(nn.Module):
         other = EnergyModel(network, self._path, self._target, forward_looking=self.forward_looking)
         other.offset, other.scale = self.offset, self.scale
         return other
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> EnergyModel:
+        return self.with_network(copy.deepcopy(self.network, memo))  # of the same target
 
     @torch.no_grad()
     def calibrate(self, x_t: State, t: Tensor, target: Tensor) -> None:

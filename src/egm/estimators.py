@@ -11,21 +11,24 @@ space; memory is bounded and the result does not depend on the chunks beyond rou
 Proposals may follow the reference law instead, q^ref_{r|t} ∝ p_{t|r}(x_t | ·) p^ref_r: then w^k ∝ exp(−E_r)/p^ref_r at
 x_r^k and p^ref_t(x_t) takes the place of Z_{r|t}(x_t). The estimate converges to the same generator; its variance is
 that of exp(−E_r)/p^ref_r, and nothing is singular at t = 0, where flat proposals of a Gaussian path spread as 1/α_t.
+
+Where E_r has a gradient, the denoiser of a real variable can be averaged from it instead of from end points, by the
+target score identity ∇ log p_t(x_t) = −(α_r/α_t) E[∇E_r(x_r) | x_t]. That has the smaller variance where σ_t is small.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from egm.paths.base import Proposal, Time
 from egm.paths.product import ProductPath
-from egm.processes.base import Process
+from egm.processes.base import DenoisingProcess, Process
 from egm.processes.jump import Jump
 from egm.spaces import Space, State
 
@@ -49,6 +52,9 @@ class Estimate:
     ess: Tensor
 
 
+EnergyAndGradient: TypeAlias = Callable[[State, Time], tuple[Tensor, State]]
+
+
 def estimate(
     energy: Callable[[State, Time], Tensor],
     path: ProductPath,
@@ -59,6 +65,7 @@ def estimate(
     r: Time = 1.0,
     count: int,
     proposal: Proposal = "flat",
+    scores: EnergyAndGradient | None = None,
     generator: torch.Generator | None = None,
     memory: int = 2**30,
     state_bytes: int = 0,
@@ -75,6 +82,8 @@ def estimate(
         r: the time of the end points, t < r ≤ 1.
         count: number K of proposals for each state.
         proposal: "flat" (the paper's) or "reference".
+        scores: called in the place of `energy`, returns E_r and its gradients with respect to the real variables,
+            which are averaged instead of their end points; for processes that predict the denoiser.
         generator: source of every random number.
         memory: bytes that proposals and their temporaries may take.
         state_bytes: bytes that `energy` itself takes for each proposal of each state: a network's activations, symbols
@@ -98,7 +107,13 @@ def estimate(
         drawn = [draw(min(DRAW_TOGETHER, stop - first), generator) for first in blocks]
         x_r = {name: torch.cat([part[name] for part in drawn]) for name in x_t}
         starts = range(0, stop - start, most)
-        log_w = -torch.cat([energy({name: x[i : i + most] for name, x in x_r.items()}, r) for i in starts])
+        slices = [{name: x[i : i + most] for name, x in x_r.items()} for i in starts]
+        averaged = x_r
+        if scores is None:
+            log_w = -torch.cat([energy(part, r) for part in slices])
+        else:
+            values, gradients = zip(*(scores(part, r) for part in slices), strict=True)
+            log_w, averaged = -torch.cat(values), {**x_r, **_scores(gradients)}
         if proposal == "reference":
             log_w = log_w - path.prior_log_prob(x_r, r)
         new_peak = log_w.amax(0) if peak is None else torch.maximum(peak, log_w.amax(0))
@@ -109,7 +124,7 @@ def estimate(
         total = total * shrink + w.sum(0)
         square = square * shrink.square() + w.square().sum(0)
         for name, process in processes.items():
-            added = process.average(x_t[name], x_r[name], w, t)
+            added = process.average(x_t[name], averaged[name], w, t)
             old = averages.get(name)
             averages[name] = added if old is None else old * _over(shrink, old) + added
         peak = new_peak
@@ -118,13 +133,22 @@ def estimate(
     empty = total == 0
     divisor = torch.where(empty, 1.0, total)
     log_mean = torch.where(empty, -math.inf, torch.where(empty, 0.0, peak) + torch.log(divisor) - math.log(count))
-    prediction = {
-        name: process.prediction(x_t[name], averages[name] / _over(divisor, averages[name]), t, r)
-        for name, process in processes.items()
-    }
+    prediction: State = {}
+    for name, process in processes.items():
+        mean = averages[name] / _over(divisor, averages[name])
+        if scores is not None and isinstance(process, DenoisingProcess):
+            prediction[name] = process.path.denoised_by_score(x_t[name], mean, t, r)
+        else:
+            prediction[name] = process.prediction(x_t[name], mean, t, r)
     ess = total.square() / (torch.where(empty, 1.0, square) * count)
     normaliser = path.log_normaliser(x_t, t, r) if proposal == "flat" else path.prior_log_prob(x_t, t)
     return Estimate(prediction, (-log_mean - normaliser).expand(batch), ess)
+
+
+def _scores(gradients: Sequence[State]) -> State:
+    """−∇E_r of all proposals; where the density is zero there is none, and the weight is zero as well."""
+    joined = {name: torch.cat([gradient[name] for gradient in gradients]) for name in gradients[0]}
+    return {name: torch.where(torch.isfinite(x), -x, 0.0) for name, x in joined.items()}
 
 
 def slice_size(row: int, memory: int) -> int:

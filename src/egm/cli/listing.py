@@ -7,18 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from egm import recipes
-from egm.build import PATHS, PROCESSES, SCHEDULES, TARGETS
 from egm.cli.parsing import Parser
 from egm.cli.tables import show
 from egm.expressions import nearest
 from egm.networks import NETWORKS
+from egm.registry import METHODS, PATHS, PROCESSES, SCHEDULES, TARGETS
 from egm.targets.base import Target
 
-METHODS = {
-    "egm": "importance sampling of the generator by proposals of the end point",
-    "egm-bs": "the same by proposals a short time ahead, weighted by a learned intermediate energy",
-    "egm-sp": "the sampler's own draws, weighted exactly, with tempering by their effective sample size (default)",
-}
 SMALL, LARGE = {"size": 4, "beta": 0.4, "states": 3, "seed": 0}, {"size": 16, "beta": 0.4, "states": 3, "seed": 0}
 
 
@@ -26,7 +21,7 @@ def show_list(argv: list[str]) -> int:
     """Run `egm list` with these arguments."""
     sections = {
         "targets": _targets,
-        "methods": lambda: show("methods (--method)", ["name", "what it does"], [[*item] for item in METHODS.items()]),
+        "methods": _methods,
         "paths": lambda: _classes("paths (--paths.VARIABLE) and their schedules", {**PATHS, **SCHEDULES}),
         "processes": lambda: _classes("processes (--processes.VARIABLE)", PROCESSES),
         "networks": lambda: _classes("networks (--network, --energy_network)", NETWORKS),
@@ -39,6 +34,10 @@ def show_list(argv: list[str]) -> int:
     for name in names:
         sections[name]()
     return 0
+
+
+def _methods() -> None:
+    show("methods (--method)", ["name", "what it does"], [[name, kind.about] for name, kind in METHODS.items()])
 
 
 def _targets() -> None:

@@ -9,10 +9,11 @@ from typing import Any
 from jsonargparse import Namespace
 
 from egm import recipes
-from egm.build import METHODS, make_body, make_path, make_processes, make_space
+from egm.build import make_body, make_path, make_processes, make_space, outputs_of
 from egm.cli.parsing import value_of
 from egm.cli.train_parser import split_target
 from egm.expressions import describe, nearest
+from egm.registry import METHODS
 
 CHANGEABLE = ("resume", "steps", "time_limit", "device", "progress", "evaluate")
 
@@ -80,7 +81,7 @@ def _expressions(config: Mapping[str, Any], name: str, given: str) -> tuple[str,
     path = make_path(space, config["paths"])
     processes = make_processes(path, config["processes"])
     if "." not in name:
-        outputs = {key: process.output_shape for key, process in processes.items()}
+        outputs = outputs_of(METHODS[config["method"]], processes)
         return config[name], describe(make_body(space, outputs if name == "network" else {"energy": ()}, given))
     group, _, variable = name.partition(".")
     variable = nearest(variable, space, kind="a variable of the space")

@@ -12,13 +12,13 @@ from jsonargparse import Namespace
 
 from egm import recipes
 from egm.api import fit, resume
-from egm.build import METHOD_DEFAULTS, METHODS
 from egm.cli.own_target import import_target
 from egm.cli.parsing import Parser, peek, value_of, without
 from egm.cli.report import finish
 from egm.cli.resuming import is_complete, refuse_differences
 from egm.cli.train_parser import OPTIONS, make_parser, split_target
 from egm.expressions import nearest
+from egm.registry import METHODS
 from egm.sampler import Sampler
 from egm.targets.base import EnergyError, Target
 from egm.train.run_directory import RunDirectory
@@ -49,7 +49,7 @@ def _start(argv: list[str]) -> int:
         raise ValueError("no target; give a name (`egm list targets`), --target module:function, --recipe or --resume")
     own = import_target(text) if text is not None and ":" in text else None
     built_in, arguments = (None, {}) if text is None or own is not None else split_target(text)
-    parser = make_parser({"method": method, **METHOD_DEFAULTS.get(method, {}), **recipe}, built_in, arguments)
+    parser = make_parser({"method": method, **METHODS[method].defaults, **recipe}, built_in, arguments)
     values, given = parser.read(rest)
     target = own or _built(built_in, values)
 

@@ -8,13 +8,10 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_type_hints
 
 from egm.api import fit
-from egm.build import METHODS, TARGETS
 from egm.cli.parsing import Count, Parser, Seconds, Seed, documented
 from egm.expressions import arguments
-from egm.methods.egm import EGMOptions
-from egm.methods.self_proposal import SPOptions
+from egm.registry import METHODS, OPTION_GROUPS, TARGETS
 from egm.targets.base import Target
-from egm.train.options import TrainingOptions
 
 DESCRIPTION = """\
 Train a sampler, or continue a run.
@@ -27,7 +24,6 @@ Train a sampler, or continue a run.
 `egm train ising --help` shows the arguments of that target, `egm list` everything there is to choose from.
 Ctrl-C saves the run and says how to continue it.
 """
-OPTION_GROUPS = {"training loop": TrainingOptions, "EGM and EGM-BS": EGMOptions, "EGM-SP": SPOptions}
 OPTIONS = [field.name for group in OPTION_GROUPS.values() for field in dataclasses.fields(group)]
 
 

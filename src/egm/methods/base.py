@@ -33,10 +33,12 @@ class Method(ABC):
         error: takes in the denoiser's errors, by which steps are widened in path weights.
 
     Attributes:
+        needs_draws: whether the sampler's draws go into the buffer, by `refresh`.
         weighted: whether `refresh` needs path weights.
         energy_model: E^φ, where the method trains one.
     """
 
+    needs_draws: bool = True
     weighted: bool = False
     energy_model: EnergyModel | None = None
 

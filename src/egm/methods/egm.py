@@ -32,7 +32,7 @@ from egm.paths.base import Proposal
 from egm.paths.discrete import Masked
 from egm.paths.gaussian import VE
 from egm.paths.product import ProductPath
-from egm.processes.base import Process
+from egm.processes.base import DenoisingProcess, Process
 from egm.processes.jump import Jump
 from egm.single_site import single_site
 from egm.spaces import State
@@ -47,6 +47,7 @@ class EGMOptions:
     Attributes:
         proposals: number K of proposals for each state.
         proposal: their law, "reference" or "flat" (the paper's), see `egm.estimators`.
+        estimator: what is averaged for real variables, "end-points" or, where the energy has a gradient, "scores".
         real_loss: what the squared error of real variables compares, "denoiser" or "generator" (the paper's drift).
         symbol_loss: "cross-entropy" or "squared" (the paper's).
         lambda_disc, lambda_cont: weights of the losses of categorical and real variables.
@@ -70,6 +71,7 @@ class EGMOptions:
 
     proposals: int = 512
     proposal: Proposal = "reference"
+    estimator: Literal["end-points", "scores"] = "end-points"
     real_loss: RealLoss = "denoiser"
     symbol_loss: SymbolLoss = "cross-entropy"
     lambda_disc: float = 1.0
@@ -119,7 +121,7 @@ class EGM(Method):
         processes: Mapping[str, Process[Any]],
         network: nn.Module,
         *,
-        energy_model: EnergyModel | None,
+        energy_model: EnergyModel | None = None,
         options: EGMOptions,
         error: DenoiserError | None = None,
     ) -> None:
@@ -136,6 +138,7 @@ class EGM(Method):
                 "bootstrap='single-site' reveals masked sites and no variable follows a Masked path;"
                 " use bootstrap='proposals'"
             )
+        self._check_scores(processes, options, bootstrapped=energy_model is not None)
         super().__init__(energy, path, processes, network, error)
         self.energy_model, self.options = energy_model, options
         self.t_min = default_t_min(path) if options.t_min is None else options.t_min
@@ -144,6 +147,20 @@ class EGM(Method):
             average = get_ema_multi_avg_fn(options.energy_ema)
             self.average = AveragedModel(energy_model.network, multi_avg_fn=average)
             self.average.requires_grad_(False)
+
+    @staticmethod
+    def _check_scores(processes: Mapping[str, Process[Any]], options: EGMOptions, *, bootstrapped: bool) -> None:
+        if options.estimator == "end-points":
+            return
+        denoised = [name for name, process in processes.items() if isinstance(process, DenoisingProcess)]
+        jumps = [name for name, process in processes.items() if isinstance(process, Jump)]
+        if bootstrapped or jumps or not denoised:
+            raise ValueError(
+                "estimator='scores' averages the gradient of the target's energy for the flows and diffusions of"
+                " method='egm'; here "
+                + ("E^φ is bootstrapped" if bootstrapped else f"'{jumps[0]}' jumps" if jumps else "there are none")
+                + ": use estimator='end-points'"
+            )
 
     def modules(self) -> dict[str, nn.Module]:
         extra = {"energy_model": self.energy_model, "energy_average": self.average}
@@ -163,14 +180,8 @@ class EGM(Method):
         return groups
 
     def losses(self, x_1: State, *, first: bool, generator: torch.Generator) -> dict[str, Tensor]:
-        """See `Method.losses`; the first step sets the energy model's units."""
-        t, far = self.times(len(next(iter(x_1.values()))), generator)
-        x_t = self.path.sample(x_1, t, generator=generator)
-        with torch.no_grad():
-            if first and self.energy_model is not None:  # the target's units, also if E^φ is regressed on itself
-                end = self._estimate(self.energy, x_t, t, slice(None), generator=generator)
-                self.energy_model.calibrate(x_t, t, end.energy)
-            got, sites, target = self._estimates(x_t, t, far, generator)
+        """See `Method.losses`."""
+        x_t, t, got, sites, target = self.regression(x_1, first=first, generator=generator)
         output = self.network(x_t, t)
         self.measure_error(x_1, output, t)
         total = torch.zeros((), device=t.device)
@@ -189,6 +200,21 @@ class EGM(Method):
             shown["energy_loss"] = matching.detach()
             total = total + matching
         return {"loss": total, **shown}
+
+    @torch.no_grad()
+    def regression(
+        self, x_1: State, *, first: bool, generator: torch.Generator
+    ) -> tuple[State, Tensor, Estimate, dict[str, Tensor], Tensor]:
+        """Noised states x_t, times t, and what to regress on there (`_estimates`).
+
+        The first step sets the energy model's units.
+        """
+        t, far = self.times(len(next(iter(x_1.values()))), generator)
+        x_t = self.path.sample(x_1, t, generator=generator)
+        if first and self.energy_model is not None:  # the target's units, also if E^φ is regressed on itself
+            end = self._estimate(self.energy, x_t, t, slice(None), generator=generator)
+            self.energy_model.calibrate(x_t, t, end.energy)
+        return x_t, t, *self._estimates(x_t, t, far, generator)
 
     def after_step(self, progress: float) -> None:
         """Update the running average of E^φ."""
@@ -263,9 +289,10 @@ class EGM(Method):
         """The estimate for a part of the batch, from end points at r = 1 or at t + step."""
         x_t, t = {name: x[part] for name, x in x_t.items()}, t[part]
         r = 1.0 if step is None else t + step
+        scores = self.energy.with_gradient if self.options.estimator == "scores" else None
         return estimate(
             energy, self.path, self.processes, x_t, t, r=r, count=self.options.proposals,
-            proposal=self.options.proposal, generator=generator,
+            proposal=self.options.proposal, scores=scores, generator=generator,
             memory=self.options.memory, state_bytes=self._energy_bytes if step is None else self._activation_bytes,
         )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from egm.paths.base import Path, Time
 from egm.paths.discrete import DiscretePath, Masked, Uniform
-from egm.paths.gaussian import VE, VP, CondOT, GaussianPath
+from egm.paths.gaussian import VE, VP, CondOT, Foellmer, GaussianPath
 from egm.paths.product import ProductPath
 from egm.paths.schedules import Cosine, Polynomial, Schedule
 
@@ -12,6 +12,7 @@ __all__ = [
     "CondOT",
     "Cosine",
     "DiscretePath",
+    "Foellmer",
     "GaussianPath",
     "Masked",
     "Path",

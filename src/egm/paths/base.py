@@ -29,9 +29,14 @@ V = TypeVar("V", Real, Categorical)
 
 
 class Path(ABC, Generic[V]):
-    """Backward kernels of one variable."""
+    """Backward kernels of one variable.
+
+    Attributes:
+        earliest: the first time at which the prior has a density; simulations begin there or later.
+    """
 
     variable: V
+    earliest: float = 0.0
 
     @abstractmethod
     def sample(self, x_r: Tensor, t: Time, r: Time = 1.0, *, generator: torch.Generator | None = None) -> Tensor:

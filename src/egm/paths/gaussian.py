@@ -127,6 +127,12 @@ class GaussianPath(Path[Real]):
         a, b, _ = self._bridge_coefficients(*self.times(t, r, x_t))
         return (average - a * x_t) / b
 
+    def denoised_by_score(self, x_t: Tensor, average: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        """E[x_1 | x_t] = (x_t + σ_t² ∇ log p_t(x_t))/α_t, from the average E[∇ log p_r(x_r) | x_t] (α_r/α_t of it)."""
+        t, r = self.times(t, r, x_t)
+        alpha = self.alpha(t)
+        return (x_t + self.variance(t) * self.alpha(r) / alpha * average) / alpha
+
 
 class CondOT(GaussianPath):
     """Conditional optimal transport: α_t = t, σ_t = 1 − t."""
@@ -166,6 +172,27 @@ class VE(GaussianPath):
 
     def log_variance_dot(self, t: Tensor, r: Tensor | float = 1.0) -> Tensor:
         return self._rate / torch.expm1(-self._rate * (r - t))
+
+
+class Foellmer(GaussianPath):
+    """Brownian motion from the origin: α_t = t, σ_t² = t(1 − t). Its diffusion is g² = 1 at all times.
+
+    At t = 0 every path is at the origin: simulations begin a little later, from N(0, t).
+    """
+
+    earliest = 0.01
+
+    def alpha(self, t: Tensor) -> Tensor:
+        return t
+
+    def alpha_dot(self, t: Tensor) -> Tensor:
+        return torch.ones_like(t)
+
+    def variance(self, t: Tensor, r: Tensor | float = 1.0) -> Tensor:
+        return t * (r - t) / r
+
+    def log_variance_dot(self, t: Tensor, r: Tensor | float = 1.0) -> Tensor:
+        return 1 / t - 1 / (r - t)
 
 
 class VP(GaussianPath):

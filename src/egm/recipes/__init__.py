@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from egm.api import fit
-from egm.build import METHODS, OPTION_GROUPS
 from egm.expressions import nearest
+from egm.registry import METHODS, OPTION_GROUPS
 
 FOLDERS = ("fast", "paper")
 SECTIONS = ("target", "paper", "common", *METHODS)
@@ -104,7 +104,7 @@ def read(name: str) -> dict[str, Any]:
 def option_names() -> list[str]:
     """Every option of `egm.fit` that a recipe can set."""
     keywords = [name for name in inspect.signature(fit).parameters if name not in NOT_IN_RECIPES]
-    return keywords + [field.name for group in OPTION_GROUPS for field in dataclasses.fields(group)]
+    return keywords + [field.name for group in OPTION_GROUPS.values() for field in dataclasses.fields(group)]
 
 
 def _is_file(name: str) -> bool:

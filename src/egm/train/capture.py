@@ -44,7 +44,7 @@ class CapturedStep:
         self._key: Hashable = None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._values: dict[str, Tensor] = {}
-        self._cost = 0
+        self._cost = 0, 0  # energies and gradients of one replay
 
     def __call__(self, key: Hashable) -> dict[str, Tensor]:
         """One step; the values returned are overwritten by the next."""
@@ -57,12 +57,13 @@ class CapturedStep:
             return self._step()
         self._graph.replay()
         if self._target is not None:
-            self._target.energy_calls += self._cost
+            self._target.energy_calls += self._cost[0]
+            self._target.score_calls += self._cost[1]
         return self._values
 
     def _record(self, key: Hashable) -> None:
         self._graph, self._values = None, {}
-        graph, before = torch.cuda.CUDAGraph(), 0 if self._target is None else self._target.energy_calls
+        graph, before = torch.cuda.CUDAGraph(), self._counts()
         graph.register_generator_state(self._generator)
         generators = (self._generator, torch.cuda.default_generators[self._generator.device.index])
         spares = [generator.clone_state() for generator in generators]
@@ -82,8 +83,12 @@ class CapturedStep:
         else:
             self._graph, self._key, self._values = graph, key, values
         if self._target is not None:
-            self._cost = self._target.energy_calls - before
-            self._target.energy_calls = before
+            energies, scores = self._counts()
+            self._cost = energies - before[0], scores - before[1]
+            self._target.energy_calls, self._target.score_calls = before
+
+    def _counts(self) -> tuple[int, int]:
+        return (0, 0) if self._target is None else (self._target.energy_calls, self._target.score_calls)
 
 
 @contextmanager

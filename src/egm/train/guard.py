@@ -24,7 +24,14 @@ class EnergyGuard:
 
     def __call__(self, latent: State, r: object = 1.0) -> Tensor:
         """The latent energy [...], with +inf in the place of NaN and −inf."""
-        energy = self.target.latent_energy(latent)
+        return self._watched(self.target.latent_energy(latent), latent)
+
+    def with_gradient(self, latent: State, r: object = 1.0) -> tuple[Tensor, State]:
+        """The same, and its gradients with respect to the real variables."""
+        energy, gradient = self.target.latent_energy_and_gradient(latent)
+        return self._watched(energy, latent), gradient
+
+    def _watched(self, energy: Tensor, latent: State) -> Tensor:
         bad = ~(energy > -torch.inf)  # NaN compares as false
         first = bad.flatten().to(torch.uint8).argmax(keepdim=True)
         found = bad.any().reshape(1)

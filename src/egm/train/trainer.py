@@ -101,7 +101,8 @@ class Trainer:
                         self.check()
                         if self.progress_made() < LAST_PART and self.method.finished():
                             self.begin_last_part()
-                        self.method.refresh(self.buffer, self.draw())
+                        if self.method.needs_draws:
+                            self.method.refresh(self.buffer, self.draw())
                     self.set_learning_rates()
                     values = self.captured((self.buffer.filled, self.method.averaging))
                     self.update_averages()

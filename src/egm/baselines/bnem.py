@@ -1,0 +1,85 @@
+"""BNEM: bootstrapped noised energy matching. The intermediate energy is all that is learned, and it is the sampler.
+
+E^φ_t is regressed on Ê_t, estimated from proposals of the end point (NEM, `energy_target="direct"`) or from proposals
+at t + ε that E^φ itself weighs (BNEM, the default), as in EGM-BS (`egm.methods.egm`). There is no second network: the
+denoiser that a diffusion follows is
+
+    x̂_1(x_t) = (x_t − σ_t² ∇E^φ_t(x_t))/α_t,
+
+so every step of a simulation takes the gradient of E^φ. Real variables alone: symbols have no gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from egm.denoiser_error import DenoiserError
+from egm.energy_model import EnergyModel
+from egm.methods.base import Method
+from egm.methods.egm import EGM, EGMOptions
+from egm.paths.gaussian import GaussianPath
+from egm.paths.product import ProductPath
+from egm.processes.base import DenoisingProcess, Process
+from egm.spaces import State
+from egm.train.guard import EnergyGuard
+
+
+class EnergyScore(nn.Module):
+    """A denoiser made of E^φ, for real variables."""
+
+    def __init__(self, energy: EnergyModel, path: ProductPath) -> None:
+        super().__init__()
+        self.energy, self._path = energy, path
+
+    def forward(self, state: State, t: Tensor) -> State:
+        """E[x_1 | x_t] of every variable; the gradient with respect to parameters is not kept."""
+        with torch.enable_grad():
+            leaves = {name: x.detach().requires_grad_() for name, x in state.items()}
+            energy = self.energy(leaves, t)
+            gradients = torch.autograd.grad(energy.sum(), list(leaves.values()))
+        variables = self._path.space.real
+        scores = {name: -variables[name].project(g) for name, g in zip(leaves, gradients, strict=True)}
+        paths = {name: cast(GaussianPath, self._path[name]) for name in state}
+        return {name: paths[name].denoised_by_score(x, scores[name], t, t) for name, x in state.items()}
+
+
+class BNEM(EGM):
+    """The energy's part of EGM-BS; of its options those of the sampler's loss have no effect."""
+
+    def __init__(
+        self,
+        energy: EnergyGuard,
+        path: ProductPath,
+        processes: Mapping[str, Process[Any]],
+        network: EnergyScore,
+        *,
+        options: EGMOptions,
+        error: DenoiserError | None = None,
+    ) -> None:
+        for name, process in processes.items():
+            if not isinstance(process, DenoisingProcess):
+                raise ValueError(
+                    f"bnem follows the gradient of an energy, which '{name}' with a {type(process).__name__} does not"
+                    " have; use method='egm-bs'"
+                )
+        super().__init__(
+            energy, path, processes, network, energy_model=network.energy, options=options, error=error
+        )  # fmt: skip
+
+    def modules(self) -> dict[str, nn.Module]:
+        return {name: module for name, module in super().modules().items() if name != "energy_model"}
+
+    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
+        return Method.parameter_groups(self, learning_rate)
+
+    def losses(self, x_1: State, *, first: bool, generator: torch.Generator) -> dict[str, Tensor]:
+        """See `Method.losses`."""
+        x_t, t, got, _, target = self.regression(x_1, first=first, generator=generator)
+        energy = cast(EnergyModel, self.energy_model)
+        matching = energy.loss(x_t, t, target, clip=self.options.clip_energy)
+        self.measure_error(x_1, self.network(x_t, t), t)
+        return {"loss": matching, "energy_loss": matching.detach(), "ess": got.ess.mean()}

@@ -1,0 +1,109 @@
+"""What can be named: methods, targets, paths, schedules and processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from egm import paths, processes, targets
+from egm.baselines.bnem import BNEM
+from egm.baselines.pis import PIS, PISOptions
+from egm.methods.base import Method
+from egm.methods.egm import EGM, EGMOptions
+from egm.methods.self_proposal import SelfProposal, SPOptions
+from egm.targets.base import Target
+from egm.train.options import TrainingOptions
+
+
+@dataclass(frozen=True)
+class MethodKind:
+    """What `egm.fit` has to know of a method.
+
+    Attributes:
+        about: what it does, in a line.
+        method: its class.
+        options: the class of its own options, beside those of the loop.
+        defaults: options of either class whose defaults differ.
+        path, process: of real variables, unless others are given.
+        learns_energy: whether it trains E^φ beside the sampler's network.
+        network_is_energy: whether the sampler's network is E^φ itself.
+        t_min: the time at which simulations begin, where that is not an option.
+    """
+
+    about: str
+    method: type[Method]
+    options: type
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    path: str = "CondOT"
+    process: str = "Diffusion"
+    learns_energy: bool = False
+    network_is_energy: bool = False
+    t_min: float | None = None
+
+
+METHODS: dict[str, MethodKind] = {
+    "egm": MethodKind("importance sampling of the generator by proposals of the end point", EGM, EGMOptions),
+    "egm-bs": MethodKind(
+        "the same by proposals a short time ahead, weighted by a learned intermediate energy",
+        EGM,
+        EGMOptions,
+        learns_energy=True,
+    ),
+    "egm-sp": MethodKind(
+        "the sampler's own draws, weighted exactly, with tempering by their effective sample size (default)",
+        SelfProposal,
+        SPOptions,
+        {
+            **{"batch_size": 1024, "inner_steps": 20, "refresh": 2048, "buffer": 4 * 2048, "weight_decay": 0.0},
+            "symmetries": True,
+        },
+        t_min=0.0,  # path weights have no singular times
+    ),
+    "iefm": MethodKind("baseline iEFM: EGM with a flow on the conditional optimal transport path", EGM, EGMOptions,
+                       process="Flow"),
+    "idem": MethodKind(
+        "baseline iDEM: EGM on the variance exploding path, averaging the target's score",
+        EGM,
+        EGMOptions,
+        {"estimator": "scores", "proposal": "flat"},
+        path="VE",
+    ),
+    "bnem": MethodKind(
+        "baseline BNEM: a learned intermediate energy alone, whose gradient is the sampler's score",
+        BNEM,
+        EGMOptions,
+        path="VE",
+        network_is_energy=True,
+    ),
+    "pis": MethodKind(
+        "baseline PIS: gradients of the evidence lower bound through the simulation of a controlled Brownian motion",
+        PIS,
+        PISOptions,
+        path="Foellmer",
+    ),
+}  # fmt: skip
+OPTION_GROUPS = {
+    "training loop": TrainingOptions,
+    "EGM and EGM-BS, iEFM, iDEM, BNEM": EGMOptions,
+    "EGM-SP": SPOptions,
+    "PIS": PISOptions,
+}
+PATHS = {
+    "CondOT": paths.CondOT,
+    "VE": paths.VE,
+    "VP": paths.VP,
+    "Foellmer": paths.Foellmer,
+    "Masked": paths.Masked,
+    "Uniform": paths.Uniform,
+}
+SCHEDULES = {"Polynomial": paths.Polynomial, "Cosine": paths.Cosine}
+PROCESSES = {
+    "Flow": processes.Flow,
+    "Diffusion": processes.Diffusion,
+    "Jump": processes.Jump,
+    "DiscreteJump": processes.DiscreteJump,
+}
+TARGETS: dict[str, type[Target]] = {
+    name: getattr(targets, name) for name in targets.__all__ if name not in ("Target", "EnergyError")
+}
