@@ -23,6 +23,7 @@ Train samplers for energies on continuous, discrete and mixed spaces.
   egm train      train a sampler, or continue a run
   egm sample     draw from a trained sampler
   egm evaluate   compare a trained sampler with exact draws
+  egm reproduce  the paper's tables and figures, with ours beside them
 
 `egm COMMAND --help` explains each of them. A first run:
 
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(name: str) -> Callable[[list[str]], int]:
-    name = nearest(name, ("list", "train", "sample", "evaluate"), kind="a command")
+    name = nearest(name, ("list", "train", "sample", "evaluate", "reproduce"), kind="a command")
     # Each command imports what it needs, so that `egm list` does not wait for what only training uses.
     if name == "list":
         from egm.cli.listing import show_list as command  # noqa: PLC0415
@@ -65,6 +66,8 @@ def _command(name: str) -> Callable[[list[str]], int]:
         from egm.cli.train import train as command  # noqa: PLC0415
     elif name == "sample":
         from egm.cli.draw import sample as command  # noqa: PLC0415
+    elif name == "reproduce":
+        from egm.cli.reproduce import reproduce as command  # noqa: PLC0415
     else:
         from egm.cli.draw import evaluate as command  # noqa: PLC0415
     return command

@@ -1,0 +1,296 @@
+"""Tables as data: which runs belong to a table, what was published, and which of them can be run here.
+
+A *row* is a line of `tables/*.yaml`. It is run with the kinds of recipe that it has a budget for, seconds or `full` for
+the recipe's own steps; a row with one kind is a *cell*. `smoke` is `fast` with the changes of `methods.yaml` and the
+role "smoke". Values of `overrides` that read `calls of METHOD` stand for the energy calls of that method's run on the
+same target and seed.
+
+>>> table("table1").cells("smoke")[0].role
+'smoke'
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, Literal
+
+from egm import recipes
+from egm.expressions import nearest
+
+Kind = Literal["fast", "paper", "smoke"]
+ROLES = ("main", "ablation", "smoke", "cost")
+CALLS_OF = "calls of "
+BUDGETS = ("steps", "time_limit")
+#: what `all` runs, in the order of the results page; those of two CPU cores are asked for by name
+TABLES = (
+    *("table1", "table2", "manywell", "leaps", "cost", "epsilon", "ema", "particles", "bayes"),
+    *("beyond", "symmetries", "time_to_floor", "cpu"),
+)
+BY_NAME_ONLY = ("cpu",)
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published number.
+
+    Attributes:
+        mean, std: std is None where it was not given.
+        of: the method it belongs to, if that is not the row's own.
+    """
+
+    mean: float
+    std: float | None
+    of: str | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table's definition.
+
+    Attributes:
+        recipe: a name without its folder, or with one that stays the same for every kind, or the path of a YAML file.
+        method: as in `egm train --method`.
+        fast, paper: seconds of training with that kind of recipe, or "full"; None: not run with it.
+        label: how the row is called, by default after its method.
+        role: of the runs; only rows of the same role are compared.
+        overrides: options that go over the recipe's.
+        published: numbers by metric that the recipe does not state.
+        seeds: of those that are asked for; None: all.
+    """
+
+    recipe: str
+    method: str
+    fast: float | Literal["full"] | None = None
+    paper: float | Literal["full"] | None = None
+    label: str = ""
+    role: str = "main"
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    published: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    seeds: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        for kind in ("fast", "paper"):
+            budget = getattr(self, kind)
+            if budget not in (None, "full") and not (isinstance(budget, int | float) and budget > 0):
+                raise ValueError(f"{kind} of {self.recipe} by {self.method} is seconds or 'full', got {budget!r}")
+        if self.fast is None and self.paper is None:
+            raise ValueError(f"{self.recipe} by {self.method} needs a budget: `fast: SECONDS` or `fast: full`")
+        if self.role not in ROLES:
+            raise ValueError(f"the role of {self.recipe} by {self.method} is one of {ROLES}, got {self.role!r}")
+
+    def cell(self, kind: Kind) -> Cell | None:
+        """The row with one kind of recipe, or None if it is not run with it."""
+        budget = self.paper if kind == "paper" else self.fast
+        if budget is None:
+            return None
+        folder = "paper" if kind == "paper" else "fast"
+        own = "/" in self.recipe or self.recipe.endswith((".yaml", ".yml"))
+        recipe = self.recipe if own else f"{folder}/{self.recipe}"
+        seconds = None if budget == "full" else float(budget)
+        if kind == "smoke":
+            changes = _methods()["smoke"]
+            smoke = {**changes["common"], **changes.get(self.method, {})}
+            seconds = smoke.pop("time_limit")
+            return Cell(self, recipe, "smoke", {**self.overrides, **smoke}, seconds)
+        return Cell(self, recipe, self.role, dict(self.overrides), seconds)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row with one kind of recipe: what is trained, once for each seed."""
+
+    row: Row
+    recipe: str
+    role: str
+    overrides: dict[str, Any]
+    time_limit: float | None
+
+    @property
+    def method(self) -> str:
+        """Of the row."""
+        return self.row.method
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether the method runs Markov chains."""
+        return self.method in _methods()["chains"]
+
+    @property
+    def label(self) -> str:
+        """Of the row."""
+        return self.row.label or self.row.method
+
+    @property
+    def stem(self) -> str:
+        """The recipe without its folder."""
+        return Path(self.recipe).stem
+
+    @property
+    def name(self) -> str:
+        """Of its runs, but for the seed. Runs whose cost is the question differ by their seconds."""
+        folder = Path(self.recipe).parent.name or "own"
+        role = "" if self.role == "main" else f"-{self.role}"
+        changes = "".join(f"-{key}-{value}" for key, value in self.row.overrides.items() if key not in BUDGETS)
+        seconds = f"-{self.time_limit:g}s" if self.role == "cost" and self.time_limit else ""
+        return re.sub(r"[^\w.=-]+", "_", f"{folder}-{self.stem}-{self.method}{role}{changes}{seconds}")
+
+    @property
+    def published(self) -> dict[str, Published]:
+        """What was published, by metric: the row's numbers, and the recipe's where nothing is changed.
+
+        EGM-SP, which is not the paper's, has those of EGM-BS.
+        """
+        found: dict[str, Published] = {}
+        if self._recipe_exists() and self.role in ("main", "smoke") and not self.row.overrides:
+            of = "egm-bs" if self.method == "egm-sp" else None
+            stated = recipes.published(self.recipe, self.method)
+            found = {metric: Published(mean, std, of) for metric, (mean, std) in stated.items()}
+        return found | {metric: _published(pair) for metric, pair in self.row.published.items()}
+
+    @cached_property
+    def stated(self) -> dict[str, Any]:
+        """The options that its recipe states; none where there is no such recipe or method."""
+        return {} if self.why_not() else recipes.load(self.recipe, self.method)
+
+    def why_not(self) -> str | None:
+        """Why it cannot be run here, or None if it can."""
+        if self.method not in recipes.SECTIONS:
+            return f"this version of egm has no method '{self.method}'"
+        if not self._recipe_exists():
+            return f"there is no recipe '{self.recipe}'"
+        if self.method not in recipes.methods(self.recipe):
+            return f"the recipe '{self.recipe}' has no section '{self.method}'"
+        return None
+
+    def _recipe_exists(self) -> bool:
+        return self.recipe in recipes.names() or Path(self.recipe).is_file()
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Some cells: those of these recipes by these methods (all, where none is named), and those of these names."""
+
+    recipes: frozenset[str] = frozenset()
+    methods: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, words: Sequence[str], cells: Sequence[Cell]) -> Selection:
+        """What words on a command line select of these cells; one that names nothing suggests the nearest."""
+        groups = (
+            {cell.stem for cell in cells},
+            {name for cell in cells for name in (cell.method, cell.label)},
+            {name for cell in cells for name in (cell.name, f"{cell.stem}-{cell.method}")},
+        )
+        chosen: tuple[set[str], ...] = (set(), set(), set())
+        for word in words:
+            known = nearest(word, sorted(set().union(*groups)), kind="a row (its recipe, its method or its name)")
+            next(part for part, group in zip(chosen, groups, strict=True) if known in group).add(known)
+        return cls(*map(frozenset, chosen))
+
+    def takes(self, cell: Cell) -> bool:
+        """Whether a cell is selected."""
+        if self.names & {cell.name, f"{cell.stem}-{cell.method}"}:
+            return True
+        if self.names and not self.recipes and not self.methods:
+            return False
+        by = not self.methods or bool(self.methods & {cell.method, cell.label})
+        return by and (not self.recipes or cell.stem in self.recipes)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table.
+
+    Attributes:
+        name: of its definition, and of its file in `results/`.
+        title: with where it was published.
+        metrics: columns, see `egm.reproduce.comparison`.
+        targets: how recipes are called in print.
+        rows: what is run.
+        source: what the column of published numbers is called.
+        beside: a method whose value every line shows.
+        results: further files of `results/` with runs of these rows, looked at in this order after its own.
+        resample_from: weighted draws behind a resampled one; 1 for no resampled scores.
+        note: printed below.
+    """
+
+    name: str
+    title: str
+    metrics: tuple[str, ...]
+    targets: Mapping[str, str]
+    rows: tuple[Row, ...]
+    source: str = "paper"
+    beside: str | None = None
+    results: tuple[str, ...] = ()
+    resample_from: int = 5
+    note: str = ""
+
+    def cells(self, kind: Kind) -> list[Cell]:
+        """Its rows with one kind of recipe."""
+        return [cell for row in self.rows if (cell := row.cell(kind)) is not None]
+
+
+def table(name: str) -> Table:
+    """The table of that name, or of a YAML file; recipes that are files are looked for beside it."""
+    if name.endswith((".yaml", ".yml")):
+        file = Path(name)
+        if not file.is_file():
+            raise ValueError(f"there is no file {name}; tables are {', '.join(TABLES)}, or YAML files")
+        return _parse(file.stem, file, beside=file.parent)
+    return _built_in(nearest(name, TABLES, kind="a table (nor the path of a .yaml file)"))
+
+
+@lru_cache(maxsize=len(TABLES))
+def _built_in(name: str) -> Table:
+    return _parse(name, resources.files("egm.reproduce") / "tables" / f"{name}.yaml", beside=Path())
+
+
+def _parse(name: str, file: Traversable | Path, *, beside: Path) -> Table:
+    content = _yaml(file)
+    known = {"title", "metrics", "targets", "rows", "source", "beside", "results", "resample_from", "note"}
+    for key in content:
+        nearest(str(key), known, kind=f"a part of the table '{name}'")
+    for key in ("title", "metrics", "rows"):
+        if not content.get(key):
+            raise ValueError(f"the table '{name}' needs {key}; see src/egm/reproduce/tables for examples")
+    rows = []
+    for line in content.pop("rows"):
+        for key in line:
+            nearest(str(key), Row.__dataclass_fields__, kind=f"a part of a row of the table '{name}'")
+        if line["recipe"].endswith((".yaml", ".yml")):
+            line["recipe"] = str(beside / line["recipe"])
+        rows.append(Row(**line))
+    for key in ("metrics", "results"):
+        content[key] = tuple(content.get(key, ()))
+    return Table(name=name, rows=tuple(rows), targets=content.pop("targets", {}), **content)
+
+
+def _published(pair: Sequence[float | None]) -> Published:
+    mean, std = pair
+    if mean is None:
+        raise ValueError("a published number is [mean, standard deviation], and only the second may be null")
+    return Published(float(mean), None if std is None else float(std))
+
+
+@lru_cache(maxsize=1)
+def _methods() -> dict[str, Any]:
+    return _yaml(resources.files("egm.reproduce") / "methods.yaml")
+
+
+def _yaml(file: Traversable | Path) -> dict[str, Any]:
+    import yaml  # noqa: PLC0415  (the library itself trains without it)
+
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{file} is not YAML: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} must hold names and values")
+    return content

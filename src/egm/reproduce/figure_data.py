@@ -1,0 +1,111 @@
+"""What figures are drawn from: a small file of draws in each run, and `results/figures.json` with what of it is shown.
+
+`figures.npz` of a run holds n draws with narrow dtypes, one array for each variable, and beside them (names that no
+variable can have) energies and magnetisations of the draws and of as many reference draws, two-point correlations of
+both, and the effective sample size over training. `figures.json` holds histograms, some points, correlations and series
+of one seed of each cell: enough to draw with, and small enough to commit.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from egm.files import replacing, write_json
+from egm.metrics import two_point_correlation
+from egm.metrics.floors import derive_seed
+from egm.reproduce.records import Record, key
+from egm.sampler import Sampler
+from egm.spaces import State
+from egm.targets.base import Target
+from egm.train.run_directory import RunDirectory
+
+FILE = "figures.npz"
+SEED = 20_000  # of the draws; neither that of training nor that of evaluation
+BINS, POINTS, MOMENTS = 40, 400, 100
+SERIES = ("step", "seconds", "energy_calls", "ess")
+
+
+def save_draws(folder: Path, sampler: Sampler, target: Target, n: int) -> None:
+    """Draw n times and write `figures.npz`."""
+    drawn = {name: x.cpu() for name, x in sampler.sample(n, seed=SEED, weigh=False).state.items()}
+    arrays = {name: _narrow(x) for name, x in drawn.items()}
+    for prefix, state in ((".", drawn), (".reference.", target.exact_sample(n, seed=derive_seed(SEED, 1)))):
+        arrays |= {f"{prefix}{name}": x for name, x in _observed(target, state).items()}
+    rows = [row for row in RunDirectory(folder).read_metrics() if row.get("ess")]
+    rows = [rows[i] for i in np.unique(np.linspace(0, len(rows) - 1, MOMENTS).round().astype(int))] if rows else []
+    arrays |= {f".series.{name}": np.array([float(row[name]) for row in rows]) for name in SERIES}
+    with replacing(folder / FILE) as stream:
+        np.savez_compressed(stream, **arrays)  # pyright: ignore[reportArgumentType]
+
+
+def _observed(target: Target, state: State) -> dict[str, NDArray[np.generic]]:
+    """Energies, and the magnetisation and correlations of lattices."""
+    found = {"energy": target.energy(**state).float()}
+    observed = target.observables(**state)
+    if "magnetization" in observed:
+        found["magnetization"] = observed["magnetization"].float()
+        found["correlation"] = two_point_correlation(target, state).float()
+    return {name: x.numpy() for name, x in found.items()}
+
+
+def _narrow(x: torch.Tensor) -> NDArray[np.generic]:
+    return x.float().numpy() if x.is_floating_point() else x.to(torch.uint8).numpy()
+
+
+def compact(folder: Path, record: Record) -> dict[str, Any]:
+    """What of a run's draws is shown in figures."""
+    with np.load(folder / FILE, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    entry: dict[str, Any] = {
+        name: record[name] for name in ("target", "recipe", "method", "role", "overrides", "seed", "n", "commit")
+    }
+    for name in ("energy", "magnetization"):
+        if f".{name}" in arrays:
+            entry[name] = _histogram(arrays[f".{name}"], arrays[f".reference.{name}"])
+    if ".correlation" in arrays:
+        both = {"draws": arrays[".correlation"], "reference": arrays[".reference.correlation"]}
+        entry["correlation"] = {name: _rounded(x) for name, x in both.items()}
+    real = [x for name, x in arrays.items() if not name.startswith(".") and x.dtype.kind == "f"]
+    if real and (points := real[0][:POINTS].reshape(min(POINTS, len(real[0])), -1)).shape[1] > 1:
+        entry["points"] = [_rounded(pair, 3) for pair in points[:, :2]]
+    series = {name: _rounded(arrays[f".series.{name}"], 4) for name in SERIES}
+    return entry | ({"series": series} if series["ess"] else {})
+
+
+def _histogram(draws: NDArray[np.generic], reference: NDArray[np.generic]) -> dict[str, list[float]]:
+    """Counts of both sets in the same bins; the reference sets the range, and what lies outside is in the last bins."""
+    reference = reference.astype(float)
+    values = np.unique(reference)
+    gap = float(np.diff(values).min()) if 1 < len(values) <= BINS else 0.0  # of the few values that a lattice has
+    low, high = float(reference.min()), float(reference.max())
+    margin = gap / 2 if gap else 0.1 * (high - low)
+    bins = round((high - low) / gap) + 1 if gap and (high - low) / gap < 2 * BINS else BINS
+    edges = np.linspace(low - margin, high + margin, bins + 1)
+    sets = {"draws": np.clip(draws.astype(float), edges[0], edges[-1]), "reference": reference}
+    counts = {name: np.histogram(x, edges)[0].tolist() for name, x in sets.items()}
+    return {"edges": _rounded(edges), **counts}
+
+
+def _rounded(values: NDArray[Any], digits: int = 5) -> list[float]:
+    return [float(f"{value:.{digits}g}") for value in np.asarray(values, float)]
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    """What `figures.json` holds, nothing if it is not there."""
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+
+
+def merge(file: Path, entry: dict[str, Any]) -> None:
+    """Put an entry in the place of that of the same cell, unless that has a smaller seed."""
+    entries = {key({**old, "seed": None}): old for old in read(file)}
+    own = key({**entry, "seed": None})
+    if own in entries and entries[own]["seed"] < entry["seed"]:
+        return
+    entries[own] = entry
+    write_json(file, [entries[name] for name in sorted(entries)], indent=None)

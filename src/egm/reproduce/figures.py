@@ -1,0 +1,233 @@
+"""Figures, drawn from `results/figures.json` and the records alone: `egm reproduce figures`.
+
+    energy, magnetization   histograms of draws beside those of reference draws
+    gbrbm, jointmog         the first two real coordinates of draws over contours of the exact marginal density
+    correlation             G(r) of lattices beside that of reference draws
+    ess                     effective sample size over training: of the estimator's proposals (EGM, EGM-BS) or of the
+                            sampler's own draws (EGM-SP)
+    epsilon, ema            the ablations, each seed a point, beside the published numbers
+
+Contours: p(v) = Σ_h exp(−E(v, h))/Z of GB-RBM, by summing its hidden states; a pair of coordinates of JointMoG is
+independent, p(x) = Π_i ½[N(x_i; −1, σ²) + N(x_i; 1, σ²)].
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from egm.build import make_target
+from egm.files import replacing
+from egm.reproduce import figure_data
+from egm.reproduce.definitions import Kind, table
+from egm.reproduce.records import records_of
+from egm.targets.gbrbm import GBRBM
+from egm.targets.joint_mog import JointMoG
+
+Array = NDArray[np.float64]
+Entry = dict[str, Any]
+RECIPES: tuple[Kind, ...] = ("fast", "paper")
+COLUMNS = 4
+SIZE = 3.0  # inches of a panel
+
+
+def draw_all(results: Path, folder: Path, *, role: str = "main") -> list[Path]:
+    """Draw every figure that there is something for, of runs of one role; returns the files."""
+    plt = _pyplot()
+    entries = [entry for entry in figure_data.read(results / "figures.json") if entry["role"] == role]
+    figures = {
+        "energy": lambda: _histograms(plt, entries, "energy"),
+        "magnetization": lambda: _histograms(plt, entries, "magnetization"),
+        "gbrbm": lambda: _projections(plt, entries, GBRBM, _gbrbm_density),
+        "jointmog": lambda: _projections(plt, entries, JointMoG, _jointmog_density),
+        "correlation": lambda: _correlations(plt, entries),
+        "ess": lambda: _ess(plt, entries),
+        "epsilon": lambda: _ablation(plt, results, "epsilon", _epsilon),
+        "ema": lambda: _ablation(plt, results, "ema", None),
+    }
+    written = []
+    for name, draw in figures.items():
+        figure = draw()
+        if figure is None:
+            print(f"nothing to draw for {name}: no such runs in {results}")
+            continue
+        with replacing(folder / f"{name}.svg") as stream:
+            figure.savefig(stream, format="svg", metadata={"Date": None})
+        plt.close(figure)
+        written.append(folder / f"{name}.svg")
+    return written
+
+
+def _pyplot() -> Any:
+    try:
+        importlib.import_module("matplotlib").use("agg")  # an optional extra
+    except ImportError:
+        raise ValueError("figures need matplotlib; install it with: pip install 'egm[report]'") from None
+    plt = importlib.import_module("matplotlib.pyplot")
+    # text stays text, and the same records give the same file
+    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "egm", "font.size": 8, "axes.titlesize": 8})
+    return plt
+
+
+def _panels(plt: Any, titles: Sequence[str]) -> tuple[Any, Iterator[Any]]:
+    """A figure with a panel for each title."""
+    columns = min(COLUMNS, len(titles))
+    rows = math.ceil(len(titles) / columns)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(SIZE * columns, 0.8 * SIZE * rows), squeeze=False, layout="constrained"
+    )
+    for axis, title in itertools.zip_longest(axes.flat, titles):
+        if title is None:
+            axis.set_axis_off()
+        else:
+            axis.set_title(title)
+    return figure, iter(axes.flat)
+
+
+def _label(entry: Entry) -> str:
+    folder = entry["recipe"].partition("/")[0]
+    return entry["method"] + ("" if folder == "fast" else f" ({folder})")
+
+
+def _by_target(entries: Sequence[Entry], part: str) -> dict[str, list[Entry]]:
+    found: dict[str, list[Entry]] = {}
+    for entry in entries:
+        if part in entry:
+            found.setdefault(entry["target"], []).append(entry)
+    return found
+
+
+def _histograms(plt: Any, entries: Sequence[Entry], part: str) -> Any:
+    targets = _by_target(entries, part)
+    if not targets:
+        return None
+    figure, axes = _panels(plt, list(targets))
+    for (_, runs), axis in zip(targets.items(), axes, strict=False):
+        for i, entry in enumerate(runs):
+            shown = entry[part]
+            edges = np.array(shown["edges"])
+            if i == 0:
+                axis.stairs(_density(shown["reference"], edges), edges, fill=True, color="0.85", label="reference")
+            axis.stairs(_density(shown["draws"], edges), edges, label=_label(entry), linewidth=1)
+        highest = max(_density(entry[part]["reference"], np.array(entry[part]["edges"])).max() for entry in runs)
+        axis.set_ylim(0, 2 * highest)  # the last bins hold all that lies outside, and may be tall
+        axis.set_xlabel(part)
+        axis.legend(fontsize=6)
+    return figure
+
+
+def _density(counts: Sequence[float], edges: Array) -> Array:
+    return np.array(counts, float) / (sum(counts) * np.diff(edges))
+
+
+def _projections(plt: Any, entries: Sequence[Entry], kind: type, density: Callable[[Any, Array, Array], Array]) -> Any:
+    runs = [entry for entry in entries if "points" in entry and entry["target"].startswith(f"{kind.__name__}(")]
+    if not runs:
+        return None
+    figure, axes = _panels(plt, [_label(entry) for entry in runs])
+    for entry, axis in zip(runs, axes, strict=False):
+        points = np.array(entry["points"])
+        target = make_target(entry["target"])
+        reach = 1.25 * max(1.0, float(np.quantile(np.abs(points), 0.99)))
+        grid = np.linspace(-reach, reach, 120)
+        values = density(target, *np.meshgrid(grid, grid))
+        axis.contour(grid, grid, values, levels=values.max() * np.array([0.02, 0.1, 0.3, 0.7]), colors="0.6")
+        axis.scatter(*points.T, s=2, alpha=0.6, rasterized=True)
+        axis.set_aspect("equal")
+    return figure
+
+
+def _gbrbm_density(target: GBRBM, first: Array, second: Array) -> Array:
+    """p(v) = Σ_h exp(−E(v, h))/Z on a grid of two visible units."""
+    v = torch.tensor(np.stack([first, second], -1))
+    states = torch.arange(2**target.hidden)[:, None] >> torch.arange(target.hidden) & 1
+    h = states[:, None, None].expand(-1, *v.shape[:-1], -1)
+    log_joint = -target.energy(v=v.expand(len(states), *v.shape), h=h)
+    return (log_joint.logsumexp(0) - (target.log_z or 0.0)).exp().numpy()
+
+
+def _jointmog_density(target: JointMoG, first: Array, second: Array) -> Array:
+    """p(x_1) p(x_2), each half a Gaussian at −1 and half one at 1."""
+    sigma = target.sigma
+
+    def marginal(x: Array) -> Array:
+        sides = (np.exp(-((x - b) ** 2) / (2 * sigma**2)) for b in (-1.0, 1.0))
+        return sum(sides, np.zeros_like(x)) / (2 * sigma * math.sqrt(2 * math.pi))
+
+    return marginal(first) * marginal(second)
+
+
+def _correlations(plt: Any, entries: Sequence[Entry]) -> Any:
+    targets = _by_target(entries, "correlation")
+    if not targets:
+        return None
+    figure, axes = _panels(plt, list(targets))
+    for (_, runs), axis in zip(targets.items(), axes, strict=False):
+        axis.plot(runs[0]["correlation"]["reference"], color="0.7", linewidth=4, label="reference")
+        for entry in runs:
+            axis.plot(entry["correlation"]["draws"], marker=".", linewidth=1, label=_label(entry))
+        axis.set_xlabel("distance r")
+        axis.set_ylabel("G(r)")
+        axis.legend(fontsize=6)
+    return figure
+
+
+def _ess(plt: Any, entries: Sequence[Entry]) -> Any:
+    targets = _by_target(entries, "series")
+    if not targets:
+        return None
+    figure, axes = _panels(plt, list(targets))
+    for (_, runs), axis in zip(targets.items(), axes, strict=False):
+        for entry in runs:
+            axis.plot(entry["series"]["seconds"], entry["series"]["ess"], linewidth=1, label=_label(entry))
+        axis.set_xlabel("seconds of training")
+        axis.set_ylabel("ESS")
+        axis.set_ylim(0, 1)
+        axis.legend(fontsize=6)
+    return figure
+
+
+def _epsilon(label: str) -> float:
+    return float(label.removeprefix("ε = "))
+
+
+def _ablation(plt: Any, results: Path, name: str, position: Callable[[str], float] | None) -> Any:
+    """Each quantity of a table by its rows: seeds as points with their mean, and the published numbers."""
+    definition = table(name)
+    kinds: list[Kind] = [
+        kind for kind in RECIPES if any(records_of(definition, c, results) for c in definition.cells(kind))
+    ]
+    if not kinds:
+        return None
+    metrics = definition.metrics
+    figure, axes = _panels(plt, [f"{definition.targets[definition.rows[0].recipe]}: {m}" for m in metrics])
+    for metric, axis in zip(metrics, axes, strict=False):
+        labels = [row.label for row in definition.rows]
+        where = [position(label) for label in labels] if position else list(range(len(labels)))
+        stated = [row.published[metric] for row in definition.rows]
+        spread = [std or 0.0 for _, std in stated]
+        means = [mean for mean, _ in stated]
+        axis.errorbar(where, means, spread, color="0.6", marker="s", linestyle="--", label="paper")
+        for kind in kinds:
+            cells = [cell for cell in definition.cells(kind) if records_of(definition, cell, results)]
+            seeds = [[r["metrics"][metric]["mean"] for r in records_of(definition, c, results)] for c in cells]
+            x = [where[labels.index(cell.label)] for cell in cells]
+            (line,) = axis.plot(x, [float(np.mean(values)) for values in seeds], marker="o", linewidth=1, label=kind)
+            for at, values in zip(x, seeds, strict=True):
+                axis.scatter([at] * len(values), values, s=6, color=line.get_color())
+        axis.set_yscale("log")
+        if position:
+            axis.set_xscale("log")
+            axis.set_xlabel("ε")
+        else:
+            axis.set_xticks(where, labels)
+        axis.legend(fontsize=6)
+    return figure

@@ -1,0 +1,159 @@
+"""`docs/results.md`: every result that is committed, from `results/*.json` and the tables' definitions alone.
+
+Nothing in it depends on what this version of egm can run, and nothing is written by hand: `egm reproduce page` makes
+it, and a test makes it again and compares.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from egm.files import replacing
+from egm.reproduce.definitions import TABLES, Cell, Kind, table
+from egm.reproduce.rendering import Grid, Shown, markdown
+
+NAME = "results.md"
+KINDS: tuple[Kind, ...] = ("fast", "paper")
+INTRODUCTION = """\
+<!-- Written by `egm reproduce page` from results/*.json. Do not edit: change records or the tables' definitions. -->
+
+# Results
+
+Written by `egm reproduce page` from the files of `results/`; nothing here is typed by hand, and a test compares.
+[reproducing.md](reproducing.md) says how to make these runs.
+
+- A value is the mean ± standard deviation over seeds, each seed the mean of its evaluations with fresh draws and fresh
+  reference draws, n on either side. Without ± there is one seed.
+- The *floor* is the value that exact draws have. *At the floor* means at most 1.25 times that, on average over at least
+  20 evaluations, for every seed. *Resampled* draws are n out of five times as many, by their weights.
+- *Worse than the paper*: by more than two of its standard deviations, or at all where it has none. EGM-SP is not the
+  paper's and stands beside EGM-BS. *Best* and *worse than a baseline* compare runs of the same role on the same target.
+- *n = 790*: chains that visited fewer states than the n of other lines, and are compared with none of them.
+- Only runs of the role "main" are in the main rows; ablations and runs about cost are in tables of their own, and smoke
+  runs in none.
+- Seconds are of training. "At a time" says how many runs shared the device: then seconds buy fewer steps.
+"""
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A file of `results/` that does not hold runs.
+
+    Attributes:
+        title, text: of its section.
+        columns: heading by key.
+        command: what writes the file.
+    """
+
+    title: str
+    text: str
+    columns: Mapping[str, str]
+    command: str
+
+
+MACHINE = {"hardware": "hardware", "torch": "torch", "commit": "commit"}
+EXTRAS = {
+    "speed": Extra(
+        "Speed",
+        "Milliseconds of a gradient step with the paper's settings (`draws`: of 2000 draws), beside the authors' code"
+        " on the same kind of GPU and the least that the machine allows.",
+        {
+            **{"name": "case", "recipe": "recipe", "method": "method", "authors_ms": "authors' ms", "ms": "ms"},
+            **{"spread_ms": "spread", "floor_ms": "least", "authors_gib": "authors' GiB", "gib": "GiB", **MACHINE},
+        },
+        "python benchmarks/speed.py --results results/speed.json",
+    ),
+    "scaling": Extra(
+        "Scaling",
+        "Milliseconds of a gradient step and its memory, by lattice size, proposals and batch size.",
+        {
+            **{"axis": "varied", "value": "value", "what": "what", "ms": "ms", "spread_ms": "spread", "gib": "GiB"},
+            **MACHINE,
+        },
+        "python benchmarks/scaling.py --results results/scaling.json",
+    ),
+    "compare_cpu": Extra(
+        "Steps on a CPU beside an earlier version",
+        "Medians; the earlier version ran twice in each round, which shows what the machine alone does.",
+        {
+            **{"case": "case", "what": "what", "before_ms": "before, ms", "now_ms": "now, ms"},
+            **{"again_ms": "before again, ms", "rounds": "rounds", "hardware": "hardware", "torch": "torch"},
+            **{"before": "commit before", "now": "commit now"},
+        },
+        "python benchmarks/compare_cpu.py /tmp/before/src --results results/compare_cpu.json",
+    ),
+    "quickstart": Extra(
+        "The time of `make quickstart`",
+        "In an empty clone, on CPU cores.",
+        {
+            **{"setup_seconds": "set-up, s", "training_seconds": "training, s", "other_seconds": "the rest, s"},
+            **{"total_seconds": "in all, s", "steps": "steps", "ess": "ESS", "log_z": "log Z"},
+            **{"cores": "cores", "hardware": "hardware", "commit": "commit"},
+        },
+        "python benchmarks/quickstart.py --results results/quickstart.json",
+    ),
+}
+
+
+def write_page(results: Path, docs: Path) -> Path:
+    """Write the page and return its path."""
+    with replacing(docs / NAME) as stream:
+        stream.write(page(results, docs).encode())
+    return docs / NAME
+
+
+def page(results: Path, docs: Path) -> str:
+    """The text of the page; figures that `docs/figures` holds are shown."""
+    parts = [INTRODUCTION.rstrip()]
+    for name in TABLES:
+        parts += _table(name, results)
+    for name, extra in EXTRAS.items():
+        if (file := results / f"{name}.json").is_file():
+            content = json.loads(file.read_text(encoding="utf-8"))
+            parts += [f"## {extra.title}", extra.text, f"`{extra.command}`"]
+            parts.append(markdown(_grid(extra.columns, content if isinstance(content, list) else [content])))
+    figures = sorted((docs / "figures").glob("*.svg")) if (docs / "figures").is_dir() else []
+    if figures:
+        parts += ["## Figures", "Drawn by `egm reproduce figures` from `results/figures.json` and the records."]
+        parts += [f"![{file.stem}](figures/{file.name})" for file in figures]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(name: str, results: Path) -> list[str]:
+    definition = table(name)
+    shown = Shown(definition, KINDS, results)
+    parts = [f"## {definition.title}", f"`egm reproduce {name}`"]
+    if shown.lines:
+        parts.append(markdown(shown.comparison()))
+    if definition.note:
+        parts.append(definition.note)
+    parts += [f"About {', '.join(cells)}: {note}." for note, cells in shown.notes().items()]
+    if shown.missing:
+        parts.append(f"No run is committed yet of: {_names(shown.missing)}.")
+    if shown.provenance()[1]:
+        parts += ["<details><summary>How the runs were made</summary>", markdown(shown.provenance()), "</details>"]
+    return parts
+
+
+def _names(cells: Sequence[Cell]) -> str:
+    """Cells by recipe: "fast/gbrbm (gibbs, egm)"."""
+    labels: dict[str, list[str]] = {}
+    for cell in cells:
+        labels.setdefault(cell.recipe, []).append(cell.label)
+    return ", ".join(f"{recipe} ({', '.join(names)})" for recipe, names in labels.items())
+
+
+def _grid(columns: Mapping[str, str], records: Sequence[Mapping[str, Any]]) -> Grid:
+    return list(columns.values()), [[_text(key, record.get(key)) for key in columns] for record in records]
+
+
+def _text(key: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if key in ("commit", "before", "now"):
+        return str(value)[:7]
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,80 @@
+"""Records of runs: `results/*.json`, lists of one object a run, and which of them belong to a cell.
+
+A record belongs to a cell if recipe, method and role agree and the same options were changed. Budgets and what is only
+written down are no settings, except that runs whose cost is the question (role "cost") differ by their seconds. So a
+smoke run or an ablation never enters a main row, whatever file it is in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from egm.files import write_json
+from egm.reproduce.definitions import BUDGETS, CALLS_OF, Cell, Table
+
+Record = dict[str, Any]
+NO_SETTINGS = ("log_every", "checkpoint_every", "evaluate_every", "evaluation_size")
+
+
+def read(file: Path) -> list[Record]:
+    """The records of a file, none if it is not there."""
+    if not file.is_file():
+        return []
+    content = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(content, list) or not all(isinstance(record, dict) and "role" in record for record in content):
+        raise ValueError(f"{file} does not hold a list of runs; move it away, or give another folder as --results")
+    return content
+
+
+def merge(file: Path, new: Iterable[Record]) -> None:
+    """Put records into a file, in the place of older ones of the same runs; the file is replaced as a whole."""
+    records = {key(record): record for record in (*read(file), *new)}
+    write_json(file, [records[name] for name in sorted(records)])
+
+
+def key(record: Record) -> str:
+    """What tells runs apart: recipe, method, role, settings and seed."""
+    parts = [record["recipe"], record["method"], record["role"], settings(record), record["seed"]]
+    return json.dumps(parts, sort_keys=True, ensure_ascii=False)
+
+
+def settings(record: Record) -> dict[str, Any]:
+    """The options that a run changed, without those that do not count."""
+    ignored = NO_SETTINGS if record["role"] == "cost" else (*NO_SETTINGS, *BUDGETS)
+    return {name: value for name, value in record["overrides"].items() if name not in ignored}
+
+
+def belongs(record: Record, cell: Cell) -> bool:
+    """Whether a run is one of a cell's."""
+    if (record["recipe"], record["method"], record["role"]) != (cell.recipe, cell.method, cell.role):
+        return False
+    return same_settings(settings(record), cell)
+
+
+def same_settings(found: Mapping[str, Any], cell: Cell) -> bool:
+    """Whether the options that a run changed are those of a cell; what the recipe says itself is no change."""
+    wanted = dict(cell.overrides)
+    if cell.role == "cost" and cell.time_limit is not None:
+        wanted["time_limit"] = cell.time_limit
+    stated = cell.stated
+    ignored = NO_SETTINGS if cell.role == "cost" else (*NO_SETTINGS, *BUDGETS)
+    wanted = {k: v for k, v in wanted.items() if k not in ignored and (k not in stated or stated[k] != v)}
+    if set(wanted) != set(found):
+        return False
+    return all(_calls(value) or value == found[name] for name, value in wanted.items())
+
+
+def _calls(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith(CALLS_OF)
+
+
+def records_of(table: Table, cell: Cell, folder: Path) -> list[Record]:
+    """The runs of a cell by seed: from the table's own file, or else from the first of its others that has any."""
+    for name in (table.name, *table.results):
+        found = [record for record in read(folder / f"{name}.json") if belongs(record, cell)]
+        if found:
+            return sorted(found, key=lambda record: record["seed"])
+    return []

@@ -1,0 +1,206 @@
+"""Tables in print: columns of text, as Markdown and as an HTML page of its own."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from egm.reproduce.comparison import QUANTITIES, Line, Spread, compare
+from egm.reproduce.definitions import Cell, Kind, Published, Table
+from egm.reproduce.records import Record, records_of
+
+Grid = tuple[list[str], list[list[str]]]
+"""Columns and rows of text."""
+
+STYLE = """\
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 75em; padding: 0 1em; color: #222; }
+table { border-collapse: collapse; margin: 1em 0; } th, td { padding: .25em .7em; text-align: left; }
+th { border-bottom: 2px solid #888; } td { border-bottom: 1px solid #ddd; vertical-align: top; }
+td:last-child { color: #555; } code { font-size: 85%; overflow-wrap: anywhere; }"""
+
+
+class Shown:
+    """A table with its records: what is printed of it.
+
+    Args:
+        table: its definition.
+        kinds: of recipes.
+        folder: `results/`.
+        chosen: which cells, by default all.
+    """
+
+    def __init__(
+        self, table: Table, kinds: Sequence[Kind], folder: Path, *, chosen: Callable[[Cell], bool] = lambda cell: True
+    ) -> None:
+        self.table = table
+        self.found: dict[str, list[tuple[Cell, list[Record]]]] = {}
+        cells = list({cell.name: cell for kind in kinds for cell in table.cells(kind) if chosen(cell)}.values())
+        for stem in dict.fromkeys(cell.stem for cell in cells):
+            for cell in sorted((cell for cell in cells if cell.stem == stem), key=lambda c: table.rows.index(c.row)):
+                records = records_of(table, cell, folder)
+                self.found.setdefault(stem, []).append((cell, records))
+        self.lines = compare(table, self.found)
+
+    @property
+    def missing(self) -> list[Cell]:
+        """Cells without runs."""
+        return [cell for cells in self.found.values() for cell, records in cells if not records]
+
+    def comparison(self) -> Grid:
+        """Published, ours, a baseline and the floor side by side."""
+        beside = self.table.beside if any(line.beside is not None for line in self.lines) else None
+        resampled = any(line.resampled for line in self.lines)
+        published = any(line.published for line in self.lines)
+        columns = ["target", "metric", "method", "recipe", "seeds", *([self.table.source] if published else []), "ours"]
+        columns += [*(["resampled"] if resampled else []), *([beside] if beside else []), "floor", "verdict"]
+        rows = []
+        for line in self.lines:
+            made = [_folder(line.cell), str(len(line.seeds))] if line.seeds else ["", ""]
+            row = [line.target, QUANTITIES[line.metric].label, line.cell.label, *made]
+            row += [_stated(line.published, line.metric)] if published else []
+            row += [_spread(line.value, line.metric) or "not run"]
+            row += [_spread(line.resampled, line.metric)] if resampled else []
+            row += [_beside(line, self.table)] if beside else []
+            rows.append([*row, _number(line.floor, line.metric), "; ".join(line.marks)])
+        return columns, rows
+
+    def provenance(self) -> Grid:
+        """How the runs of each cell were made."""
+        columns = ["target", "method", "recipe", "n × repeats", "seeds", "steps", "of the recipe", "energy calls"]
+        columns += ["gradient calls", "seconds", "at a time", "GiB", "hardware", "torch", "commit", "command"]
+        rows = []
+        for stem, cells in self.found.items():
+            for cell, records in ((cell, records) for cell, records in cells if records):
+                row = [self.table.targets.get(stem, stem), cell.label, _folder(cell)]
+                row += [
+                    _each(records, lambda r: f"{r['n']} × {r['repeats']}"),
+                    _each(records, lambda r: f"{r['seed']}"),
+                ]
+                row += [_each(records, lambda r: _count(r["steps"])), _share(cell, records)]
+                row += [_each(records, lambda r: _count(r["energy_calls"]))]
+                row += [_each(records, lambda r: _count(r["score_calls"]))]
+                row += [_each(records, lambda r: f"{r['train_seconds'] or 0:.0f}")]
+                row += [_each(records, lambda r: f"{r['concurrent']}"), _each(records, _memory)]
+                row += [_each(records, lambda r: r["hardware"] or ""), _each(records, lambda r: r["torch"] or "")]
+                rows.append([*row, _each(records, lambda r: (r["commit"] or "")[:7]), f"`{records[0]['command']}`"])
+        return columns, rows
+
+    def notes(self) -> dict[str, list[str]]:
+        """What records remark, with the cells that they belong to."""
+        found: dict[str, list[str]] = {}
+        for cell, records in (pair for cells in self.found.values() for pair in cells):
+            for note in dict.fromkeys(record["note"] for record in records if record.get("note")):
+                found.setdefault(note, []).append(f"{cell.recipe} by {cell.label}")
+        return found
+
+    def reasons(self) -> dict[str, list[str]]:
+        """Cells without runs by why they cannot be run ("" if they can)."""
+        found: dict[str, list[str]] = {}
+        for cell in self.missing:
+            found.setdefault(cell.why_not() or "", []).append(f"{cell.recipe} by {cell.label}")
+        return found
+
+
+def _folder(cell: Cell) -> str:
+    return "smoke" if cell.role == "smoke" else Path(cell.recipe).parent.name or "own"
+
+
+def _share(cell: Cell, records: Sequence[Record]) -> str:
+    """Steps as a share of the recipe's, and what all of them would take; for recipes of the paper."""
+    if not cell.recipe.startswith("paper/") or cell.is_chain:
+        return ""
+    whole = cell.stated.get("steps")
+    taken = [record for record in records if record["steps"]]
+    if not whole or not taken:
+        return ""
+    steps = sum(record["steps"] for record in taken) / len(taken)
+    seconds = sum(record["train_seconds"] * whole / record["steps"] for record in taken) / len(taken)
+    return "all" if steps >= whole else f"{steps / whole:.0%} (all would take {seconds / 3600:.1f} h)"
+
+
+def _each(records: Sequence[Record], shown: Callable[[Record], str]) -> str:
+    """A value for every seed, once if they agree."""
+    values = [shown(record) for record in records]
+    return values[0] if len(set(values)) == 1 else ", ".join(values)
+
+
+def _memory(record: Record) -> str:
+    return "" if record["peak_memory_gib"] is None else f"{record['peak_memory_gib']:.2f}"
+
+
+def _count(value: float | None) -> str:
+    """A number of calls or steps.
+
+    >>> _count(280), _count(53444682), _count(None)
+    ('280', '53.4 M', '')
+    """
+    if value is None:
+        return ""
+    for size, unit in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
+        if value >= size:
+            return f"{value / (1e3 if unit == ' k' else size):.3g}{unit}"
+    return f"{value:.3g}" if value % 1 else f"{value:.0f}"
+
+
+def _number(value: float | None, metric: str) -> str:
+    if value is None:
+        return ""
+    unit = QUANTITIES[metric].unit
+    return _count(value) if unit == "count" else f"{value:.4f}" if unit == "share" else f"{value:.3f}"
+
+
+def _spread(spread: Spread | None, metric: str) -> str:
+    if spread is None:
+        return ""
+    return _number(spread.mean, metric) + ("" if spread.std is None else f" ± {_number(spread.std, metric)}")
+
+
+def _stated(published: Published | None, metric: str) -> str:
+    if published is None:
+        return ""
+    spread = "" if published.std is None else f" ± {_as_printed(published.std, metric)}"
+    return _as_printed(published.mean, metric) + spread + (f" ({published.of})" if published.of else "")
+
+
+def _as_printed(value: float, metric: str) -> str:
+    """Two decimals, as in the paper, and more where they were published."""
+    return _count(value) if QUANTITIES[metric].unit == "count" else max(f"{value:.2f}", f"{value:g}", key=len)
+
+
+def _beside(line: Line, table: Table) -> str:
+    if line.cell.method == table.beside:
+        return ""
+    if isinstance(line.beside, Published):
+        return f"{_stated(line.beside, line.metric)} ({table.source})"
+    return _spread(line.beside, line.metric)
+
+
+# ---------------------------------------------------------------------- Markdown and HTML
+
+
+def markdown(grid: Grid) -> str:
+    """A Markdown table."""
+    columns, rows = grid
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def html_table(grid: Grid) -> str:
+    """An HTML table; text between backticks is code."""
+    columns, rows = grid
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
+    body = "\n".join(f"<tr>{''.join(f'<td>{_html_cell(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table>\n<tr>{head}</tr>\n{body}\n</table>"
+
+
+def _html_cell(text: str) -> str:
+    code = len(text) > 1 and text[0] == text[-1] == "`"
+    return f"<code>{html.escape(text[1:-1])}</code>" if code else html.escape(text)
+
+
+def html_page(title: str, parts: Sequence[str]) -> str:
+    """A page that needs no other file."""
+    head = f'<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n<style>\n{STYLE}\n</style>'
+    body = "\n".join(parts)
+    return f'<!doctype html>\n<html lang="en">\n<head>\n{head}\n</head>\n<body>\n{body}\n</body>\n</html>\n'

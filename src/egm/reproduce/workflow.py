@@ -1,0 +1,227 @@
+"""From tables to records: train what is missing, evaluate it, and write down what came out.
+
+Training comes first and evaluation after it, so that nothing but training shares the device with a run that has a time
+limit. Either can be stopped at any time; the next call goes on from the files that are there.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from egm.files import replacing
+from egm.reproduce import figure_data, judge, records
+from egm.reproduce.definitions import Cell, Kind, Selection, Table
+from egm.reproduce.rendering import Shown, html_page, html_table, markdown
+from egm.reproduce.runner import Job, last_lines, locked, run_jobs
+from egm.reproduce.runs import Run, runs_of, with_budget
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to reproduce, and how.
+
+    Attributes:
+        tables, kind, seeds, only: which runs.
+        device, jobs, threads: where, how many at a time, threads of each.
+        time_limit, stretch: seconds of every run instead of its own, or a factor of those.
+        n, repeats: of the evaluation.
+        out, results: folders of runs and of records.
+    """
+
+    tables: Sequence[Table]
+    kind: Kind
+    seeds: Sequence[int]
+    only: Selection
+    device: str
+    jobs: int
+    threads: int
+    time_limit: float | None
+    stretch: float
+    n: int
+    repeats: int
+    out: Path
+    results: Path
+
+    def cells(self, table: Table) -> list[Cell]:
+        """The cells of a table that are asked for."""
+        chosen = [cell for cell in table.cells(self.kind) if self.only.takes(cell)]
+        return [with_budget(cell, time_limit=self.time_limit, stretch=self.stretch) for cell in chosen]
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """Those that can be made here, in the order in which they are."""
+        possible = [cell for table in self.tables for cell in self.cells(table) if cell.why_not() is None]
+        runs = runs_of(possible, self.seeds, self.out)
+        return sorted(runs, key=lambda run: bool(run.waits_for()))
+
+    def evaluation(self, run: Run) -> dict[str, Any]:
+        """How a run is evaluated: for every table that shows it."""
+        tables = [table for table in self.tables if any(cell.name == run.cell.name for cell in self.cells(table))]
+        metrics = list(dict.fromkeys(metric for table in tables for metric in table.metrics))
+        resample_from = max(table.resample_from for table in tables) if self.kind != "smoke" else 1
+        return {"n": self.n, "repeats": self.repeats, "metrics": metrics, "resample_from": resample_from}
+
+    def calls(self, run: Run, method: str) -> int | None:
+        """Energy calls of another method's run on the same target and seed, here or in the records."""
+
+        def meant(cell: Cell) -> bool:
+            return (cell.stem, cell.method, cell.role) == (run.cell.stem, method, run.cell.role)
+
+        for other in self.runs:
+            if meant(other.cell) and other.seed == run.seed and other.finished:
+                return other.energy_calls()
+        kinds: tuple[Kind, ...] = ("smoke",) if self.kind == "smoke" else ("fast", "paper")
+        cells = ((table, cell) for kind in kinds for table in self.tables for cell in table.cells(kind) if meant(cell))
+        found = (record for table, cell in cells for record in records.records_of(table, cell, self.results))
+        return next((record["energy_calls"] for record in found if record["seed"] == run.seed), None)
+
+
+def say(text: str) -> None:
+    """What is going on, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def describe(plan: Plan) -> None:
+    """Print what would be run, and what cannot be."""
+    for run in plan.runs:
+        state = "finished" if run.finished else "to be continued" if run.begun else "to be run"
+        limit = "the recipe's steps" if run.cell.time_limit is None else f"{run.cell.time_limit:g} s"
+        print(f"{run.name:<60}{state:<17}{limit}")
+    left = sum(run.cell.time_limit or 0.0 for run in plan.runs if not run.finished)
+    unlimited = sum(run.cell.time_limit is None for run in plan.runs if not run.finished)
+    more = f", and {unlimited} runs of as many steps as their recipes say" if unlimited else ""
+    print(f"about {left / 60 / plan.jobs:.0f} min of training, {plan.jobs} at a time{more}; then evaluation")
+    for table in plan.tables:
+        for cell in plan.cells(table):
+            if (reason := cell.why_not()) is not None:
+                print(f"cannot be run: {table.name}, {cell.recipe} by {cell.label}: {reason}")
+
+
+def carry_out(plan: Plan) -> bool:
+    """Train and evaluate; whether everything that was begun came to its end."""
+    with locked(plan.out) as lock:
+        for run in plan.runs:
+            if run.begun:
+                run.check()
+                run.forget()
+            if run.begun and (kept := run.kept_limit()) is not None:
+                say(kept)
+        first = [run for run in plan.runs if not run.waits_for()]
+        ended = [_train(plan, wave, lock) for wave in (first, plan.runs[len(first) :])]
+        return _evaluate(plan, lock) and all(ended)
+
+
+def _train(plan: Plan, runs: Sequence[Run], lock: int) -> bool:
+    """Train what is not finished; whether all of it came to its end."""
+    todo = [run for run in runs if not run.finished]
+    commands, together = {}, min(plan.jobs, len(todo))
+    for run in todo:
+        calls = {method: plan.calls(run, method) for method in run.waits_for()}
+        if lacking := [method for method, number in calls.items() if number is None]:
+            say(f"{run.name} is given the energy calls of {', '.join(lacking)}, which has not run with seed {run.seed}")
+            continue
+        commands[run.name] = run.command(device=plan.device, concurrent=together, calls=lambda m, c=calls: c[m] or 0)
+    jobs = [Job(name, command, plan.out / name / "train.log") for name, command in commands.items()]
+    named = {run.name: run for run in todo if run.name in commands}
+    for run in named.values():
+        run.note(finished=False, concurrent=together)
+    progress = _Progress("trained", len(jobs))
+
+    def ended(job: Job, code: int, seconds: float) -> None:
+        if code == 0:
+            named[job.name].note(finished=True, concurrent=together)
+        progress(job, code, seconds)
+
+    if jobs:
+        say(f"training {len(jobs)} runs, {min(plan.jobs, len(jobs))} at a time on {plan.device}")
+    run_jobs(jobs, at_once=plan.jobs, threads=plan.threads, lock=lock, ended=ended)
+    return not progress.failed and len(jobs) == len(todo)
+
+
+def _evaluate(plan: Plan, lock: int) -> bool:
+    """Evaluate finished runs and put their records where they belong; whether all of it went well."""
+    jobs, named = [], {}
+    for run in plan.runs:
+        options = plan.evaluation(run)
+        if run.finished and judge.judged(run, **options) is None:
+            command = judge.command(run, **options, device=plan.device)
+            jobs.append(Job(run.name, command, run.folder / "evaluate.log"))
+            named[run.name] = run
+        elif run.finished:
+            _write_down(plan, run)
+    progress = _Progress("evaluated", len(jobs))
+
+    def ended(job: Job, code: int, seconds: float) -> None:
+        if code == 0:
+            named[job.name].note(evaluated=plan.evaluation(named[job.name]))
+            _write_down(plan, named[job.name])
+        progress(job, code, seconds)
+
+    if jobs:
+        say(f"evaluating {len(jobs)} runs, {plan.repeats} times {plan.n} draws each")
+    run_jobs(jobs, at_once=plan.jobs, threads=plan.threads, lock=lock, ended=ended)
+    return not progress.failed
+
+
+def _write_down(plan: Plan, run: Run) -> None:
+    """Put a run's record into the file of every table that shows it, and its draws into `figures.json`."""
+    record = judge.judged(run, **plan.evaluation(run))
+    if record is None:
+        raise ValueError(f"the evaluation of {run.folder} did not write what was asked for; see its evaluate.log")
+    for table in plan.tables:
+        if any(records.belongs(record, cell) for cell in plan.cells(table)):
+            records.merge(plan.results / f"{table.name}.json", [record])
+    if run.cell.role in ("main", "smoke"):
+        figure_data.merge(plan.results / "figures.json", figure_data.compact(run.folder, record))
+
+
+class _Progress:
+    """A line for each process that ends."""
+
+    def __init__(self, done: str, total: int) -> None:
+        self.done, self.total, self.count, self.failed = done, total, 0, 0
+        self._began = time.monotonic()
+
+    def __call__(self, job: Job, code: int, seconds: float) -> None:
+        self.count += 1
+        self.failed += code != 0
+        spent = time.monotonic() - self._began
+        left = f", about {spent / self.count * (self.total - self.count):.0f} s left" if self.count < self.total else ""
+        what = self.done if code == 0 else "FAILED"
+        say(f"[{self.count}/{self.total}] {job.name} {what} after {seconds:.0f} s{left}")
+        if code != 0:
+            say(f"  exit code {code}; the end of {job.log}:\n{_indented(last_lines(job.log))}")
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def write_table(plan: Plan, table: Table) -> tuple[Shown, list[str], list[Path]]:
+    """The table of what is there, written as Markdown and HTML beside the runs: it, what is to be said, the files."""
+    shown = Shown(table, [plan.kind], plan.results, chosen=plan.only.takes)
+    warning = "Smoke runs: everything works, nothing is to be judged by these numbers." if plan.kind == "smoke" else ""
+    texts = [text for text in (warning, table.note, *_missing(shown)) if text]
+    comparison, provenance = shown.comparison(), shown.provenance()
+    title = table.title
+    parts = [f"# {title}", markdown(comparison), *texts, "## How the runs were made", markdown(provenance)]
+    page = [f"<h1>{title}</h1>", html_table(comparison), *(f"<p>{text}</p>" for text in texts)]
+    page += ["<h2>How the runs were made</h2>", html_table(provenance)]
+    files = {f"{table.name}.md": "\n\n".join(parts) + "\n", f"{table.name}.html": html_page(title, page)}
+    written = []
+    for name, content in files.items():
+        with replacing(plan.out / name) as stream:
+            stream.write(content.encode())
+        written.append(plan.out / name)
+    return shown, texts, written
+
+
+def _missing(shown: Shown) -> Iterator[str]:
+    for reason, cells in shown.reasons().items():
+        yield f"No run of {', '.join(cells)}" + (f": {reason}." if reason else ".")

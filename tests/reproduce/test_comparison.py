@@ -1,0 +1,156 @@
+"""Arithmetic and marks of tables, from made-up records; and how they are printed."""
+
+import math
+
+import pytest
+
+from egm.reproduce.comparison import QUANTITIES, Spread, compare
+from egm.reproduce.definitions import Published, Row, Table
+from egm.reproduce.rendering import Shown, html_page, html_table, markdown
+from reproduce_cases import record, write_records
+
+TABLE = Table(
+    "t", "T", ("e_w1",), {"ising5-b04": "Five"},
+    (Row("ising5-b04", "gibbs", fast="full", published={"e_w1": [0.71, 0.43]}), Row("ising5-b04", "egm", fast=1),
+     Row("ising5-b04", "egm-bs", fast=1), Row("ising5-b04", "egm-sp", fast=1)),
+    beside="gibbs",
+)  # fmt: skip
+
+
+def lines_of(values, table=TABLE, **changes):
+    """Lines by method, of one value a seed for each method."""
+    found = []
+    for cell in table.cells("fast"):
+        runs = [record(seed, v, method=cell.method, **changes) for seed, v in enumerate(values.get(cell.method, []))]
+        found.append((cell, runs))
+    return {line.cell.method: line for line in compare(table, {"ising5-b04": found})}
+
+
+def test_mean_and_spread_over_seeds():
+    lines = lines_of({"egm": [1.0, 2.0, 4.5], "egm-sp": [0.3]})
+    assert lines["egm"].value == Spread(2.5, math.sqrt(3.25))  # over n − 1
+    assert lines["egm"].seeds == (0, 1, 2)
+    assert lines["egm-sp"].value == Spread(0.3, None)
+    assert "egm-bs" in lines  # published and not run
+    assert lines["egm-bs"].value is None
+    assert lines["egm-bs"].marks == ()
+
+
+def test_best_and_worse_than_a_baseline():
+    lines = lines_of({"gibbs": [0.5], "egm": [3.0], "egm-bs": [0.4], "egm-sp": [0.45]})
+    assert "best" in lines["egm-bs"].marks
+    assert [method for method, line in lines.items() if "best" in line.marks] == ["egm-bs"]
+    assert [method for method, line in lines.items() if "worse than gibbs" in line.marks] == ["egm"]
+    assert [line.beside for line in lines.values()] == [Spread(0.5, None)] * 4
+
+
+def test_no_runs_of_the_baseline_show_its_published_number():
+    assert lines_of({"egm": [3.0]})["egm"].beside == Published(0.71, 0.43)
+
+
+def test_at_the_floor_needs_every_seed():
+    floor = 0.16
+    inside, outside = 1.24 * floor, 1.26 * floor
+    assert "at the floor" in lines_of({"egm-sp": [inside, inside]})["egm-sp"].marks
+    assert "1 of 2 at the floor" in lines_of({"egm-sp": [inside, outside]})["egm-sp"].marks
+    assert lines_of({"egm-sp": [outside, outside]})["egm-sp"].at_floor == 0
+    assert "at the floor" not in lines_of({"egm-sp": [inside]}, repeats=19)["egm-sp"].marks
+    few = {"e_w1": {"mean": inside, "std": 0.0, "floor": floor, "floor_pairs": 199}}
+    assert lines_of({"egm-sp": [inside]}, metrics=few)["egm-sp"].marks == ()
+
+
+def test_a_baseline_that_is_better_within_the_floor_is_noise():
+    lines = lines_of({"gibbs": [0.15], "egm-sp": [0.17], "egm-bs": [0.3]})
+    assert "worse than gibbs" not in lines["egm-sp"].marks
+    assert "worse than gibbs" in lines["egm-bs"].marks
+
+
+def test_resampled_draws_have_a_mark_of_their_own():
+    resampled = {"e_w1": {"mean": 0.17, "std": 0.0, "floor": 0.16, "floor_pairs": 200}}
+    line = lines_of({"egm-sp": [0.5]}, resampled=resampled)["egm-sp"]
+    assert line.resampled == Spread(0.17, None)
+    assert "resampled at the floor" in line.marks
+
+
+@pytest.mark.parametrize(("value", "worse"), [(4.50, False), (4.52, True)])
+def test_worse_than_the_papers_mean_and_two_deviations(value, worse):
+    assert ("worse than the paper" in lines_of({"egm": [value]})["egm"].marks) is worse  # 3.73 ± 0.39
+
+
+def test_our_own_method_is_compared_with_the_papers_best():
+    assert "worse than the paper's egm-bs" in lines_of({"egm-sp": [0.85]})["egm-sp"].marks  # 0.60 ± 0.12
+    assert "worse than the paper's egm-bs" not in lines_of({"egm-sp": [0.83]})["egm-sp"].marks
+
+
+def test_more_is_better_for_some():
+    table = Table("t", "T", ("modes",), {}, (Row("x", "pis", fast=1), Row("x", "egm", fast=1)))
+
+    def modes(pis, egm):
+        pairs = zip(table.cells("fast"), (pis, egm), strict=True)
+        return [line.marks for line in compare(table, {"x": [(c, [record(modes=n)]) for c, n in pairs]})]
+
+    assert modes(1, 4) == [(), ("best",)]
+    assert modes(4, 1) == [("best",), ("worse than pis",)]
+
+
+def test_lines_with_fewer_draws_are_compared_with_no_other():
+    def marks(n):
+        runs = {"gibbs": [record(0, 0.3, n=n)], "egm": [record(0, 0.4)], "egm-bs": [record(0, 0.5)]}
+        found = [(cell, runs.get(cell.method, [])) for cell in TABLE.cells("fast")]
+        return {line.cell.method: line.marks for line in compare(TABLE, {"ising5-b04": found}) if line.value}
+
+    assert marks(2000) == {"gibbs": ("best",), "egm": ("worse than gibbs",), "egm-bs": ("worse than gibbs",)}
+    assert marks(790) == {"gibbs": ("n = 790",), "egm": ("best",), "egm-bs": ()}
+
+
+def test_smoke_runs_are_not_judged():
+    cells = TABLE.cells("smoke")
+    found = [(cell, [record(0, 0.16, method=cell.method, role="smoke")]) for cell in cells]
+    assert {line.marks for line in compare(TABLE, {"ising5-b04": found})} == {()}
+
+
+def test_quantities_of_a_record():
+    observed = {"v": {"mean": [1.0, 3.0], "stderr": [0.0, 0.0], "reference": [1.0, 1.0]}}
+    run = record(train_seconds=3.0, steps=1500, ess=0.9, log_z=21.4, observables=observed)
+    assert QUANTITIES["ms_per_step"].value(run) == pytest.approx(2.0)
+    assert QUANTITIES["log_z_error"].value(run) == pytest.approx(0.1)
+    assert QUANTITIES["marginal_error"].value(run) == pytest.approx(2**0.5)
+    assert QUANTITIES["energy_calls"].value(run) == 1_800_000
+    assert QUANTITIES["x_w2"].value(run) is None
+    assert QUANTITIES["ms_per_step"].value(record(steps=None)) is None
+    assert QUANTITIES["marginal_error"].value(record()) is None
+
+
+def test_in_print(tmp_path):
+    runs = [record(0, 1.0), record(1, 2.0), record(0, 0.17, method="egm-sp", steps=24_000)]
+    shown = Shown(TABLE, ["fast"], write_records(tmp_path, "t", runs))
+    columns, rows = shown.comparison()
+    assert columns == ["target", "metric", "method", "recipe", "seeds", "paper", "ours", "gibbs", "floor", "verdict"]
+    assert rows[1] == ["Five", "E-W1", "egm", "fast", "2", "3.73 ± 0.39", "1.500 ± 0.707", "0.71 ± 0.43 (paper)",
+                       "0.160", ""]  # fmt: skip
+    assert rows[2][5:7] == ["0.60 ± 0.12", "not run"]
+    assert rows[3][-1] == "best; at the floor"
+    assert shown.reasons()[""] == ["fast/ising5-b04 by egm-bs"]
+    made = dict(zip(*[shown.provenance()[0], shown.provenance()[1][1]], strict=True))
+    assert (made["n × repeats"], made["seeds"], made["steps"]) == ("2000 × 20", "0", "24 k")
+    assert (made["energy calls"], made["gradient calls"], made["seconds"], made["commit"]) == (
+        *("1.8 M", "0", "90", "0123456"),
+    )
+    assert made["command"] == "`egm train --recipe fast/ising5-b04`"
+
+
+def test_a_shortened_recipe_of_the_paper_says_what_all_of_it_would_take(tmp_path):
+    table = Table("t", "T", ("e_w1",), {}, (Row("ising5-b04", "egm-bs", paper=60),))
+    run = record(recipe="paper/ising5-b04", method="egm-bs", steps=25_000, train_seconds=900.0)
+    columns, rows = Shown(table, ["paper"], write_records(tmp_path, "t", [run])).provenance()
+    assert rows[0][columns.index("of the recipe")] == "25% (all would take 1.0 h)"  # of 100 000 steps
+
+
+def test_markdown_and_html_escape():
+    grid = ["a|b", "c"], [["<x>", "`y & z`"]]
+    assert markdown(grid) == "| a\\|b | c |\n| --- | --- |\n| <x> | `y & z` |"
+    page = html_page("T & U", [html_table(grid)])
+    assert "<td>&lt;x&gt;</td><td><code>y &amp; z</code></td>" in page
+    assert "<title>T &amp; U</title>" in page
+    assert "src=" not in page
+    assert "href=" not in page

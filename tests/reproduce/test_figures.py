@@ -1,0 +1,111 @@
+"""Figures: what is kept of draws, and what is drawn of it."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from egm.reproduce import figure_data, figures
+from egm.targets import GBRBM, JointMoG
+from reproduce_cases import record, write_records
+
+
+def entry(**changes):
+    base = {key: value for key, value in record().items() if key in ("target", "recipe", "method", "role", "seed")}
+    counts = {"edges": [0.0, 1.0, 2.0], "draws": [3, 1], "reference": [2, 2]}
+    return {
+        **base, "overrides": {}, "n": 4, "commit": "0", "energy": counts, "magnetization": counts,
+        "correlation": {"draws": [1.0, 0.4], "reference": [1.0, 0.5]},
+        "series": {"step": [1, 2], "seconds": [1.0, 2.0], "energy_calls": [10, 20], "ess": [0.1, 0.6]}, **changes,
+    }  # fmt: skip
+
+
+def mixed(target, recipe):
+    points = np.random.default_rng(0).normal(size=(50, 2)).tolist()
+    made = entry(target=target, recipe=recipe, points=points)
+    return {key: value for key, value in made.items() if key not in ("magnetization", "correlation")}
+
+
+def test_every_figure_is_drawn_from_records_alone(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    results = tmp_path / "results"
+    results.mkdir()
+    entries = [entry(), entry(method="egm-bs", energy={**entry()["energy"], "draws": [0, 4]})]
+    entries += [mixed("GBRBM()", "fast/gbrbm"), mixed("JointMoG()", "fast/jointmog")]
+    (results / "figures.json").write_text(json.dumps(entries), encoding="utf-8")
+    changed = {"role": "ablation", "method": "egm-bs"}
+    sweep = [record(s, 1 / e, overrides={"epsilon": e}, **changed) for e in (0.01, 0.1, 0.5) for s in (0, 1)]
+    write_records(results, "epsilon", sweep)
+    averages = [record(0, 1.0, recipe="fast/ising10-b04", overrides=o, **changed) for o in ({}, {"energy_ema": 0.0})]
+    write_records(results, "ema", averages)
+    written = figures.draw_all(results, tmp_path / "docs" / "figures")
+    assert [file.stem for file in written] == [
+        *("energy", "magnetization", "gbrbm", "jointmog", "correlation", "ess", "epsilon", "ema"),
+    ]
+    for file in written:
+        text = file.read_text(encoding="utf-8")
+        assert "<svg" in text
+        assert len(text) < 200_000
+    assert "egm-bs" in written[0].read_text(encoding="utf-8")
+    assert "nothing to draw" not in capsys.readouterr().out
+
+
+def test_the_same_records_give_the_same_file_and_other_roles_none(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    kept = {key: value for key, value in entry().items() if key not in ("magnetization", "correlation", "series")}
+    (tmp_path / "figures.json").write_text(json.dumps([kept]), encoding="utf-8")
+    (one,), (two,) = (figures.draw_all(tmp_path, tmp_path / name) for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
+    capsys.readouterr()
+    assert figures.draw_all(tmp_path, tmp_path / "smoke", role="smoke") == []
+    assert "nothing to draw for energy" in capsys.readouterr().out
+
+
+def test_without_matplotlib_the_fix_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures.importlib, "import_module", lambda name: (_ for _ in ()).throw(ImportError(name)))
+    with pytest.raises(ValueError, match=r"pip install 'egm\[report\]'"):
+        figures.draw_all(tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("target", "density", "reach"),
+    [(GBRBM(), figures._gbrbm_density, 12.0), (JointMoG(), figures._jointmog_density, 4.0)],
+)
+def test_contours_are_of_the_exact_marginal_density(target, density, reach):
+    """It integrates to one, and its mean square is that of exact draws."""
+    grid = np.linspace(-reach, reach, 400)
+    first, second = np.meshgrid(grid, grid)
+    values, area = density(target, first, second), (grid[1] - grid[0]) ** 2
+    assert values.sum() * area == pytest.approx(1, abs=1e-4)
+    draws = target.exact_sample(20_000, seed=0)
+    x = next(draws[name] for name in target.space.real)[:, :2].double()
+    squares = x.square().sum(-1)
+    expected = float((values * (first**2 + second**2)).sum() * area)
+    assert float(squares.mean()) == pytest.approx(expected, abs=4 * float(squares.std()) / math.sqrt(len(x)))
+
+
+def test_histograms_of_lattices_have_a_bin_for_each_value():
+    reference = np.repeat([-4.0, -2.0, 0.0, 2.0], 5).astype(np.float32)
+    shown = figure_data._histogram(np.array([-2.0, -2.0, 9.0]), reference)
+    assert shown["edges"] == [-5.0, -3.0, -1.0, 1.0, 3.0]
+    assert shown["reference"] == [5, 5, 5, 5]
+    assert shown["draws"] == [0, 2, 0, 1]  # what lies outside is in the last bin
+
+
+def test_histograms_of_real_energies():
+    draws, reference = (torch.randn(500, generator=torch.Generator().manual_seed(s)).numpy() for s in (0, 1))
+    shown = figure_data._histogram(draws, reference)
+    assert len(shown["edges"]) == figure_data.BINS + 1
+    assert sum(shown["draws"]) == sum(shown["reference"]) == 500
+
+
+def test_the_smallest_seed_is_kept(tmp_path):
+    file = tmp_path / "figures.json"
+    for seed in (2, 1, 3):
+        figure_data.merge(file, entry(seed=seed))
+    figure_data.merge(file, entry(seed=5, method="egm-bs"))
+    assert sorted((e["method"], e["seed"]) for e in figure_data.read(file)) == [("egm", 1), ("egm-bs", 5)]
+    figure_data.merge(file, entry(seed=1, commit="newer"))
+    assert [e["commit"] for e in figure_data.read(file) if e["method"] == "egm"] == ["newer"]

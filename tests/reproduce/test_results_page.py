@@ -1,0 +1,52 @@
+"""The page of results is what the committed records say, and leaves none of them out."""
+
+import json
+from pathlib import Path
+
+from egm.reproduce.definitions import TABLES, table
+from egm.reproduce.page import EXTRAS, page, write_page
+from egm.reproduce.records import belongs, records_of
+from reproduce_cases import record, write_records
+
+ROOT = Path(__file__).parents[2]
+RUNS = ("self_proposal", "paper_rows", "self_proposal_cpu", "time_to_floor")
+
+
+def test_the_committed_page_is_up_to_date():
+    written = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert page(ROOT / "results", ROOT / "docs") == written, "run `egm reproduce page`"
+    assert "Written by `egm reproduce page`" in written.splitlines()[0]
+
+
+def test_every_committed_run_is_shown_once():
+    results, tables = ROOT / "results", [table(name) for name in TABLES]
+    cells = [(each, cell) for each in tables for kind in ("fast", "paper") for cell in each.cells(kind)]
+    shown = [r for definition, cell in cells for r in records_of(definition, cell, results)]
+    for name in RUNS:
+        for run in json.loads((results / f"{name}.json").read_text(encoding="utf-8")):
+            newer = [d.name for d, cell in cells if belongs(run, cell) and (results / f"{d.name}.json").exists()]
+            assert shown.count(run) == (0 if newer and name not in newer else 1), (name, run["recipe"], run["seed"])
+
+
+def test_other_committed_files_are_shown():
+    known = {*TABLES, *RUNS, *EXTRAS, "figures"}
+    assert {file.stem for file in (ROOT / "results").glob("*.json")} <= known
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    for name, extra in EXTRAS.items():
+        assert (ROOT / "results" / f"{name}.json").is_file() == (f"## {extra.title}\n" in text)
+
+
+def test_a_page_of_other_records(tmp_path):
+    runs = [record(0, 1.0), record(1, 1.5), record(2, 60.0, role="smoke")]
+    results = write_records(tmp_path / "results", "table1", runs)
+    (tmp_path / "docs" / "figures").mkdir(parents=True)
+    (tmp_path / "docs" / "figures" / "energy.svg").write_text("<svg/>", encoding="utf-8")
+    file = write_page(results, tmp_path / "docs")
+    text = file.read_text(encoding="utf-8")
+    assert "| Ising 5 × 5, β = 0.4 | E-W1 | egm | fast | 2 | 3.73 ± 0.39 | 1.250 ± 0.354 |" in text
+    assert "60.0" not in text
+    assert "![energy](figures/energy.svg)" in text
+    assert "## Speed" not in text
+    assert "fast/ising5-b04 (egm-bs, egm-sp)" in text  # not run yet
+    write_records(tmp_path / "results", "table1", [*runs[:1], record(1, 2.5)])
+    assert page(results, tmp_path / "docs") != text
