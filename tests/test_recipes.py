@@ -78,7 +78,7 @@ def test_every_recipe_builds(name, method):
     assert recipe.pop("method") == method
     target = make_target(recipe.pop("target"))
     kind = METHODS[method]
-    path = make_path(target.space, recipe.pop("paths", {}), default=kind.path)
+    path = make_path(target.space, recipe.pop("paths", {}), reals=kind.path, symbols=kind.symbol_path)
     chosen = make_processes(path, recipe.pop("processes", {}), default=kind.process)
     network = describe(make_body(target.space, outputs_of(kind, chosen), recipe.pop("network")))
     energy_network = recipe.pop("energy_network", None)

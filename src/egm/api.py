@@ -17,6 +17,7 @@ from egm.build import (
     DTYPES,
     checked_option,
     default_energy_body,
+    default_network,
     make_body,
     make_config,
     make_energy_model,
@@ -30,7 +31,6 @@ from egm.build import (
 )
 from egm.evaluation import quick_scores
 from egm.expressions import describe, nearest
-from egm.networks import default_body
 from egm.paths.product import AnyPath
 from egm.processes.base import Process
 from egm.registry import METHOD_NAMES, METHODS
@@ -69,8 +69,8 @@ def fit(
 
     Args:
         target: the space and its energy; it is checked first, on the device.
-        method: "egm-sp", "egm", "egm-bs", one of the baselines "iefm", "idem", "bnem" and "pis", or for chains "gibbs",
-            "mala", "swendsen-wang" or "tempering".
+        method: "egm-sp", "egm", "egm-bs", one of the baselines "iefm", "idem", "bnem", "pis", "leaps" and "leaps-mcmc",
+            or for chains "gibbs", "mala", "swendsen-wang" or "tempering".
         steps: gradient steps to take, or steps of each chain (a scan over all sites, for example; 6000 by default).
         time_limit: seconds to train instead, 60 if neither is given.
         seed: of everything random.
@@ -87,8 +87,8 @@ def fit(
         source: how `egm train --resume` finds the target again, "module:function".
         notes: kept in the run's configuration as they are, plain values; the command line notes the recipe here.
         **options: of the loop (`egm.train.options.TrainingOptions`) and the method (`egm.methods.egm.EGMOptions`,
-            `egm.methods.self_proposal.SPOptions`, `egm.baselines.pis.PISOptions`), or of chains
-            (`egm.baselines.chain_options.ChainOptions`).
+            `egm.methods.self_proposal.SPOptions`, `egm.baselines.pis.PISOptions`,
+            `egm.baselines.leaps.LeapsOptions`), or of chains (`egm.baselines.chain_options.ChainOptions`).
 
     Ctrl-C stops early and returns the sampler so far. Chains give an `egm.ChainSampler`.
     """
@@ -117,16 +117,15 @@ def fit(
     if steps is None and time_limit is None:
         time_limit = DEFAULT_SECONDS
     kind = METHODS[method]
-    path = make_path(target.space, paths or {}, default=kind.path)
+    path = make_path(target.space, paths or {}, reals=kind.path, symbols=kind.symbol_path)
     chosen = make_processes(path, processes or {}, default=kind.process)
-    body = default_energy_body(target.space) if kind.network_is_energy else default_body(target.space).__name__
     config = make_config(
         target,
         method=method,
         source=source,
         path=path,
         chosen=chosen,
-        network=_expression(network, body, target, outputs_of(kind, chosen)),
+        network=_expression(network, default_network(kind, target), target, outputs_of(kind, chosen)),
         energy_network=_expression(energy_network, default_energy_body(target.space), target, {"energy": ()})
         if kind.learns_energy
         else None,

@@ -19,13 +19,24 @@ from torch import nn
 
 from egm.baselines.bnem import EnergyScore
 from egm.baselines.chain_options import CHAIN_METHODS, ChainOptions
+from egm.baselines.leaps import LeapsSampler
 from egm.denoiser_error import DenoiserError
 from egm.energy_model import EnergyModel
 from egm.expressions import describe, evaluate, nearest
 from egm.methods.base import Method
 from egm.methods.egm import EGM, default_t_min
-from egm.networks import NETWORKS, LatticeConv, Preconditioned, Scalar, SiteMLP, default_body, symmetrise
+from egm.networks import (
+    NETWORKS,
+    RATE_NETWORKS,
+    LatticeConv,
+    Preconditioned,
+    Scalar,
+    SiteMLP,
+    default_body,
+    symmetrise,
+)
 from egm.networks.base import Body
+from egm.networks.locally_equivariant import is_locally_equivariant
 from egm.paths.product import AnyPath, ProductPath
 from egm.processes.base import Process
 from egm.registry import METHODS, OPTION_GROUPS, PATHS, PROCESSES, SCHEDULES, TARGETS, MethodKind
@@ -66,10 +77,20 @@ def make_space(text: str) -> Space:
 # ---------------------------------------------------------------------- paths, processes, networks
 
 
-def make_path(space: Space, given: Mapping[str, str | AnyPath], *, default: str = "CondOT") -> ProductPath:
-    """The product path; what is given may be expressions or paths, `default` is that of other real variables."""
+def default_network(kind: MethodKind, target: Target) -> str:
+    """The network that a method has by default, as an expression."""
+    if kind.network is not None:
+        return kind.network(target)
+    return default_energy_body(target.space) if kind.network_is_energy else default_body(target.space).__name__
+
+
+def make_path(
+    space: Space, given: Mapping[str, str | AnyPath], *, reals: str = "CondOT", symbols: str = "Masked"
+) -> ProductPath:
+    """The product path; what is given may be expressions or paths, `reals` and `symbols` are those of the others."""
     made: dict[str, AnyPath] = {}
-    for name, path in {**dict.fromkeys(space.real, default), **given}.items():
+    defaults = {**dict.fromkeys(space.real, reals), **dict.fromkeys(space.categorical, symbols)}
+    for name, path in {**defaults, **given}.items():
         variable = space[nearest(name, space, kind="a variable of the space")]
         names = {**{key: partial(cls, variable) for key, cls in PATHS.items()}, **SCHEDULES}
         made[name] = evaluate(path, names, kind="a path") if isinstance(path, str) else path
@@ -102,7 +123,8 @@ def make_processes(
 
 def make_body(space: Space, outputs: Mapping[str, tuple[int, ...]], text: str) -> Body:
     """A network body from its expression."""
-    return evaluate(text, {name: partial(cls, space, outputs) for name, cls in NETWORKS.items()}, kind="a network")
+    known = {**NETWORKS, **RATE_NETWORKS}
+    return evaluate(text, {name: partial(cls, space, outputs) for name, cls in known.items()}, kind="a network")
 
 
 def default_energy_body(space: Space) -> str:
@@ -220,14 +242,17 @@ def make_sampler(
             network = Scalar(network) if kind.network_is_energy else network
     if kind.network_is_energy:
         network = EnergyScore(EnergyModel(network, path, target), path)
+    if is_locally_equivariant(network) and kind.sampler is Sampler:
+        raise ValueError(f"a network of rates serves leaps and leaps-mcmc alone, not {config['method']}")
     t_min = config.get("t_min", kind.t_min)
     t_min = default_t_min(path) if t_min is None else t_min
     t_min = max(t_min, *(part.earliest for part in path.paths.values()))
     error = DenoiserError(path).to(device=device)
-    return Sampler(
+    sampler = Sampler(
         space, path, chosen, network.to(device=device, dtype=dtype), error, target,
         steps=config["sample_steps"], solver=config["solver"], t_min=t_min, dtype=dtype, config=dict(config),
     )  # fmt: skip
+    return kind.sampler.of(sampler) if issubclass(kind.sampler, LeapsSampler) else sampler
 
 
 def make_method(config: Mapping[str, Any], sampler: Sampler, *, energy_network: nn.Module | None = None) -> Method:
@@ -240,7 +265,8 @@ def make_method(config: Mapping[str, Any], sampler: Sampler, *, energy_network: 
     given: dict[str, Any] = {"error": sampler.error, "options": options}
     if kind.learns_energy:
         given["energy_model"] = make_energy_model(config, sampler, energy_network)
-    method = kind.method(*parts, **given)
+    with _seeded(config["seed"] + 1):  # some have small networks of their own
+        method = kind.method(*parts, **given)
     if isinstance(method, EGM):
         sampler.energy_model = method.averaged_energy_model() if kind.learns_energy else None
     return method

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from egm import paths, processes, targets
 from egm.baselines.bnem import BNEM
 from egm.baselines.chain_options import CHAIN_METHODS, ChainOptions
+from egm.baselines.leaps import TRAINING, Leaps, LeapsOptions, LeapsSampler, default_network
 from egm.baselines.pis import PIS, PISOptions
 from egm.methods.base import Method
 from egm.methods.egm import EGM, EGMOptions
 from egm.methods.self_proposal import SelfProposal, SPOptions
+from egm.sampler import Sampler
 from egm.targets.base import Target
 from egm.train.options import TrainingOptions
 
@@ -27,6 +29,9 @@ class MethodKind:
         options: the class of its own options, beside those of the loop.
         defaults: options of either class whose defaults differ.
         path, process: of real variables, unless others are given.
+        symbol_path: of symbols, unless others are given.
+        network: gives the network of a target as an expression; by default one that suits its space.
+        sampler: what is trained.
         learns_energy: whether it trains E^φ beside the sampler's network.
         network_is_energy: whether the sampler's network is E^φ itself.
         t_min: the time at which simulations begin, where that is not an option.
@@ -38,11 +43,18 @@ class MethodKind:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     path: str = "CondOT"
     process: str = "Diffusion"
+    symbol_path: str = "Masked"
+    network: Callable[[Target], str] | None = None
+    sampler: type[Sampler] = Sampler
     learns_energy: bool = False
     network_is_energy: bool = False
     t_min: float | None = None
 
 
+LEAPS: dict[str, Any] = {
+    **{"method": Leaps, "options": LeapsOptions, "defaults": TRAINING},
+    **{"symbol_path": "Uniform", "network": default_network, "sampler": LeapsSampler, "t_min": 0.0},
+}
 METHODS: dict[str, MethodKind] = {
     "egm": MethodKind("importance sampling of the generator by proposals of the end point", EGM, EGMOptions),
     "egm-bs": MethodKind(
@@ -83,12 +95,18 @@ METHODS: dict[str, MethodKind] = {
         PISOptions,
         path="Foellmer",
     ),
+    "leaps": MethodKind(
+        "baseline LEAPS: jumps at single sites along an annealed path, by a locally equivariant network of rates",
+        **LEAPS,
+    ),
+    "leaps-mcmc": MethodKind("the same with Gibbs sweeps between the jumps", **LEAPS),
 }  # fmt: skip
 OPTION_GROUPS = {
     "training loop": TrainingOptions,
     "EGM and EGM-BS, iEFM, iDEM, BNEM": EGMOptions,
     "EGM-SP": SPOptions,
     "PIS": PISOptions,
+    "LEAPS": LeapsOptions,
     "chains (gibbs, mala, swendsen-wang, tempering)": ChainOptions,
 }
 METHOD_NAMES = (*METHODS, *CHAIN_METHODS)

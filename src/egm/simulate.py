@@ -51,22 +51,24 @@ class Simulation:
         state: latent states x_1, [n, ...].
         log_ratio: of path weights (`egm.path_weights`), float64 [n]; None if weights were not asked for.
         invertible: whether the maps of flows were seen to be, bool [n]; None without flows or weights.
+        times: of the states [n], where a method trains on states along the way; None where all are at 1.
     """
 
     state: State
     log_ratio: Tensor | None = None
     invertible: Tensor | None = None
+    times: Tensor | None = None
 
     def tensors(self) -> dict[str, Tensor]:
         """All of them by name, as a recording (`egm.train.capture`) keeps them."""
-        extra = {".log_ratio": self.log_ratio, ".invertible": self.invertible}
+        extra = {".log_ratio": self.log_ratio, ".invertible": self.invertible, ".times": self.times}
         return {**self.state, **{name: x for name, x in extra.items() if x is not None}}
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor]) -> Simulation:
         """The opposite of `tensors`."""
         state = {name: x for name, x in tensors.items() if not name.startswith(".")}
-        return cls(state, tensors.get(".log_ratio"), tensors.get(".invertible"))
+        return cls(state, *(tensors.get(name) for name in (".log_ratio", ".invertible", ".times")))
 
 
 def simulate(

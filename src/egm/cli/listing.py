@@ -11,7 +11,7 @@ from egm.baselines.chain_options import CHAIN_METHODS
 from egm.cli.parsing import Parser
 from egm.cli.tables import show
 from egm.expressions import nearest
-from egm.networks import NETWORKS
+from egm.networks import NETWORKS, RATE_NETWORKS
 from egm.registry import METHODS, PATHS, PROCESSES, SCHEDULES, TARGETS
 from egm.targets.base import Target
 
@@ -25,7 +25,7 @@ def show_list(argv: list[str]) -> int:
         "methods": _methods,
         "paths": lambda: _classes("paths (--paths.VARIABLE) and their schedules", {**PATHS, **SCHEDULES}),
         "processes": lambda: _classes("processes (--processes.VARIABLE)", PROCESSES),
-        "networks": lambda: _classes("networks (--network, --energy_network)", NETWORKS),
+        "networks": lambda: _classes("networks (--network, --energy_network)", {**NETWORKS, **RATE_NETWORKS}),
         "recipes": _recipes,
     }
     parser = Parser("list", f"List {', '.join(sections)}, or one of these.\n", usage="[SECTION]")

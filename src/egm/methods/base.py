@@ -15,6 +15,7 @@ from egm.denoiser_error import DenoiserError
 from egm.energy_model import EnergyModel
 from egm.paths.product import ProductPath
 from egm.processes.base import DenoisingProcess, Process
+from egm.sampler import Sampler
 from egm.simulate import Simulation
 from egm.spaces import State
 from egm.train.buffer import ReplayBuffer
@@ -58,6 +59,10 @@ class Method(ABC):
 
         `first` marks the first step of training.
         """
+
+    def draw(self, sampler: Sampler, n: int, *, steps: int | None, generator: torch.Generator) -> Simulation:
+        """What a round adds to the buffer: n draws of the sampler, in latent coordinates."""
+        return sampler.latent(n, generator=generator, steps=steps, weigh=self.weighted)
 
     def refresh(self, buffer: ReplayBuffer, drawn: Simulation) -> None:
         """Put new end points into the buffer."""

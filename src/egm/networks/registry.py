@@ -7,11 +7,14 @@ import math
 from egm.networks.base import Body
 from egm.networks.egnn import EGNN, is_particles
 from egm.networks.lattice import LatticeConv
+from egm.networks.locally_equivariant import LocallyEquivariantConv
 from egm.networks.mlp import MLP, ResidualMLP
 from egm.networks.site_mlp import SiteMLP
 from egm.spaces import Space
 
 NETWORKS: dict[str, type[Body]] = {body.__name__: body for body in (MLP, ResidualMLP, SiteMLP, LatticeConv, EGNN)}
+#: networks of rates, which see no masks and give no scalars (LEAPS)
+RATE_NETWORKS: dict[str, type[Body]] = {LocallyEquivariantConv.__name__: LocallyEquivariantConv}
 SMALLEST_GRID = 4  # below, a 3 × 3 neighbourhood is the whole lattice
 MANY_SITES = 12  # coordinates and symbols, from which on it pays to look at each of them alone
 

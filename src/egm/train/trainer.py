@@ -126,9 +126,8 @@ class Trainer:
         return Simulation.of(self.drawing(("draws", id(self.sampler.network))))
 
     def _draw(self) -> dict[str, Tensor]:
-        n, weigh = self.options.refresh, self.method.weighted
-        drawn = self.sampler.latent(n, generator=self.generator, steps=self.options.refresh_steps, weigh=weigh)
-        return drawn.tensors()
+        n, steps = self.options.refresh, self.options.refresh_steps
+        return self.method.draw(self.sampler, n, steps=steps, generator=self.generator).tensors()
 
     def gradient_step(self) -> dict[str, Tensor]:
         """End points from the buffer, the method's loss, a step of AdamW; returns what to log."""

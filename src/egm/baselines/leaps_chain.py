@@ -1,0 +1,244 @@
+"""The jump process of LEAPS (Holderrieth, Albergo and Jaakkola, 2025), and exact weights of its discrete-time chain.
+
+*Continuous time.* Along U_t = t E, p_t ∝ exp(−U_t), symbols jump at one site i at a time, from x to y = x[i=τ], at the
+rate Q_t(y, x) = [F_t(τ, i | x)]₊. F is locally equivariant (`egm.networks.locally_equivariant`), so the way back from y
+has the rate [−F_t(τ, i | x)]₊, known without looking at y. The chain follows p_t exactly if and only if
+
+    ∂_t log p_t(x) = −∂_t U_t(x) − d/dt log Z_t = K_t F(x)   for all x and t,
+    K_t F(x) = Σ_y Q_t(x, y) p_t(y)/p_t(x) − Q_t(y, x)
+             = Σ_{i,τ} [−F_t(τ, i | x)]₊ exp(U_t(x) − U_t(y)) − [F_t(τ, i | x)]₊,
+
+and for every F the weights log w = ∫ (−∂_t U_t − K_t F)(x_t) dt give E[w] = Z_1/Z_0, Z_0 = n^sites.
+
+*Discrete time.* With Euler steps these weights have a bias of the order of the step. So the chain is taken as it is
+simulated. In each step of length h it stays or makes *one* jump,
+
+    K(x | x) = s(hλ),   K(y | x) = (1 − s(hλ)) q(y)/λ,   q(y) = [F_m(τ, i | x)]₊,                         λ = Σ_y q(y),
+    L(x | x) = s(hμ),   L(y | x) = (1 − s(hμ)) r(y)/μ,   r(y) = [−F_m(τ, i | x)]₊ exp(U_m(x) − U_m(y)),   μ = Σ_y r(y),
+
+s(u) = exp(−u − u²/2): the expected number of jumps 1 − s(u) = u + O(u³) is right to second order. L is the same step of
+the process that runs backwards in time, and the weights
+
+    log w = −E(x_1) + sites·log n + Σ_steps [ log L(x_k | x_{k+1}) − log K(x_{k+1} | x_k) ]
+
+have E[w] = Z *exactly*, for every F that is locally equivariant (which makes q(y) at x positive where r(x) at y is) and
+every number of steps. Their limit h → 0 are the weights above. Both rates of a jump must be of one time m for that. So
+steps come in blocks of four, whose m is their middle; a network is called once a step and once more a block, since the
+rates behind a step are those in front of the next. (Euler steps mostly let sites jump independently. These have exact
+weights as well, but two jumps in one step are undone at other rates than they were made at, and weights spread.)
+
+*MCMC.* Between blocks sites may be redrawn from their conditionals of exp(−U_t) (Gibbs, one colour of sites after the
+other). Such a move leaves p_t invariant and does not change weights: in log_ratio = log w + E(x_1) it adds
+U_t(x'') − U_t(x').
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from egm.declarations import cached_tensor
+from egm.mcmc.base import draw_symbols
+from egm.processes.base import sample_table
+from egm.spaces import Categorical
+from egm.targets.base import Target
+
+BLOCK = 4  # steps that share a time
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What every jump from a state is made by, [b, sites · n] each.
+
+    Attributes:
+        F: at the middle of the block.
+        differences: E(y) − E(x); None for draws without energies.
+    """
+
+    F: Tensor
+    differences: Tensor | None
+
+    def step(self, s: Tensor | float, h: Tensor | float, *, backwards: bool) -> tuple[Tensor, Tensor]:
+        """The rates of K (or of L) in a step of length h with the middle s, and the log-probability to stay, [b]."""
+        q = self.F.relu()
+        u = h * q.sum(1)
+        if self.differences is None:  # λ has to stand in for μ
+            return q, -u - 0.5 * u.square()
+        r = reversed_rates(self.F, self.differences, s)
+        v = h * r.sum(1)
+        return (r, -v - 0.5 * u * v) if backwards else (q, -u - 0.5 * u * v)
+
+
+class Chain:
+    """The chain of a network on one categorical variable.
+
+    Args:
+        rates: F(τ, i | x) [b, *shape, n] at symbols x [b, *shape] and times t [b].
+        target: gives the energies; None will do where neither weights nor sweeps are asked for.
+        name: of the variable.
+        variable: has the same number n of symbols at every site.
+        sweeps: Gibbs scans after each block.
+    """
+
+    def __init__(
+        self,
+        rates: Callable[[Tensor, Tensor], Tensor],
+        target: Target | None,
+        name: str,
+        variable: Categorical,
+        *,
+        sweeps: int = 0,
+    ) -> None:
+        self.rates, self.name, self.variable, self.n, self.sweeps = rates, name, variable, variable.size, sweeps
+        self._known = target
+
+    @torch.no_grad()
+    def run(
+        self,
+        x: Tensor,
+        *,
+        steps: int,
+        generator: torch.Generator,
+        end: Tensor | float = 1.0,
+        weigh: bool = True,
+        backwards: bool = False,
+        visit: Callable[[Tensor, int], None] | None = None,
+        between: Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Simulate from uniform symbols x [b, *shape] at t = 0 to `end`, or backwards from x at `end` to 0.
+
+        Returns the last symbols and log_ratio = sites·log n + Σ_steps log L − log K (and what sweeps add), float64 [b];
+        without `weigh` it has no meaning.
+
+        Args:
+            x: where to begin.
+            steps: of equal length.
+            generator: source of every random number.
+            end: a number, or a tensor [] that a recorded simulation reads anew.
+            weigh: compute log_ratio, which takes sites · n energies each time that the network is called.
+            backwards: draw by L in the place of K; log_ratio is the same function of the path.
+            visit: called with the states at the beginning of each step, and its number.
+            between: called with states, log_ratio and the share of `end` after each block but the last; gives both
+                anew.
+        """
+        if steps < 1:
+            raise ValueError(f"steps must be at least 1, got {steps}")
+        log_ratio = x.new_full((len(x),), self.variable.log_volume, dtype=torch.float64)
+        sign, h = (-1.0 if backwards else 1.0), end / steps
+        for first, last in blocks(steps, backwards=backwards):
+            t, until = 0.5 * (first + last) * h, last * h
+            if backwards:
+                x, log_ratio = self._swept(x, until, log_ratio, sign, generator)
+            here = self._rates(x, t, weigh=weigh)
+            for k in range(first, last)[:: -1 if backwards else 1]:
+                if visit is not None:
+                    visit(x, k)
+                x, here, change = self._step(
+                    x, here, t=t, s=(k + 0.5) * h, h=h, backwards=backwards, generator=generator
+                )
+                log_ratio = log_ratio + sign * change
+            if not backwards:
+                x, log_ratio = self._swept(x, until, log_ratio, sign, generator)
+            if between is not None and last < steps:
+                x, log_ratio = between(x, log_ratio, last / steps)
+        return x, log_ratio
+
+    def _rates(self, x: Tensor, t: Tensor | float, *, weigh: bool) -> Rates:
+        F = self.rates(x, torch.ones(len(x), device=x.device) * t)
+        return Rates(F.flatten(1), self.differences(x).flatten(1) if weigh else None)
+
+    def _step(
+        self,
+        x: Tensor,
+        here: Rates,
+        *,
+        t: Tensor | float,
+        s: Tensor | float,
+        h: Tensor | float,
+        backwards: bool,
+        generator: torch.Generator,
+    ) -> tuple[Tensor, Rates, Tensor]:
+        """One step: the new symbols, their rates, and log of the probability back over the one forth, [b]."""
+        weigh = here.differences is not None
+        drawn, log_stay = here.step(s, h, backwards=backwards)
+        jump = sample_table(drawn, generator=generator)[:, None]
+        u = torch.rand(len(x), generator=generator, device=x.device)
+        # Rounding may pick a jump of rate zero, hardly ever; it is not made.
+        jumps = (u > log_stay.exp()) & (drawn.gather(1, jump)[:, 0] > 0)
+        site, flat = jump // self.n, x.flatten(1)
+        old = flat.gather(1, site)
+        moved = flat.scatter(1, site, torch.where(jumps[:, None], jump % self.n, old)).reshape(x.shape)
+        there = self._rates(moved, t, weigh=weigh)
+        if not weigh:
+            return moved, there, torch.zeros((), device=x.device)
+        forth = log_step_prob(drawn, log_stay, jump, jumps)
+        back = log_step_prob(*there.step(s, h, backwards=not backwards), site * self.n + old, jumps)
+        return moved, there, (back - forth).double()
+
+    def _swept(
+        self, x: Tensor, t: Tensor | float, log_ratio: Tensor, sign: float, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Symbols after the sweeps at time t, and log_ratio; backwards groups of sites come in the opposite order."""
+        if not self.sweeps:
+            return x, log_ratio
+        groups = self.target.independent_sites(self.name)
+        colour_of = {site: colour for colour, sites in enumerate(groups) for site in sites}
+        own = tuple(colour_of[site] for site in range(self.variable.sites))
+        where = cached_tensor(own, torch.int64, x.device).reshape(self.variable.shape)
+        order = range(len(groups))
+        for colour in [*(reversed(order) if sign < 0 else order)] * self.sweeps:
+            energies = self.energies(x)
+            drawn = draw_symbols((t * energies).movedim(-1, 0), generator=generator)
+            new = torch.where(where == colour, drawn, x)
+            gained = (energies.gather(-1, new[..., None]) - energies.gather(-1, x[..., None])).flatten(1)
+            x, log_ratio = new, log_ratio + sign * t * gained.double().sum(1)
+        return x, log_ratio
+
+    def energies(self, x: Tensor) -> Tensor:
+        """E(x[i=τ]) for all sites and symbols, up to a number for each site, [b, *shape, n]; sites · n calls each."""
+        sites = tuple(range(self.variable.sites))
+        return (
+            self.target.conditional_energies({self.name: x}, self.name, sites).movedim(0, -1).reshape(*x.shape, self.n)
+        )
+
+    def differences(self, x: Tensor) -> Tensor:
+        """E(x[i=τ]) − E(x), [b, *shape, n]."""
+        energies = self.energies(x)
+        return energies - energies.gather(-1, x[..., None])
+
+    @property
+    def target(self) -> Target:
+        """What the energies are those of."""
+        if self._known is None:
+            raise ValueError("the sampler was loaded without its target; pass target= to egm.load")
+        return self._known
+
+
+def blocks(steps: int, *, backwards: bool = False) -> Iterator[tuple[int, int]]:
+    """The first step of each block, and the first after it.
+
+    >>> list(blocks(10)), list(blocks(10, backwards=True))
+    ([(0, 4), (4, 8), (8, 10)], [(8, 10), (4, 8), (0, 4)])
+    """
+    starts = range(0, steps, BLOCK)
+    return ((first, min(first + BLOCK, steps)) for first in (reversed(starts) if backwards else starts))
+
+
+def reversed_rates(F: Tensor, differences: Tensor, t: Tensor | float) -> Tensor:
+    """r(y) = [−F_t(τ, i | x)]₊ exp(U_t(x) − U_t(y)), in the shape of F, from E(y) − E(x) and t that broadcasts."""
+    return (-F).relu() * torch.exp(-t * differences)
+
+
+def generator_term(F: Tensor, differences: Tensor, t: Tensor) -> Tensor:
+    """K_t F(x), [b], from F and E(y) − E(x), [b, ...], and times [b]."""
+    t = t.reshape(-1, *(1,) * (F.ndim - 1))
+    return (reversed_rates(F, differences, t) - F.relu()).flatten(1).sum(1)
+
+
+def log_step_prob(rates: Tensor, log_stay: Tensor, jump: Tensor, jumps: Tensor) -> Tensor:
+    """Log-probability [b] of a jump (an index [b, 1] into rates [b, m]) where one was made, or else of staying."""
+    made = torch.log(-torch.expm1(log_stay)) + torch.log(rates.gather(1, jump)[:, 0]) - torch.log(rates.sum(1))
+    return torch.where(jumps, made, log_stay)
