@@ -477,7 +477,7 @@ ISING, WELL = egm.targets.Ising(3, 0.4), egm.Target(BIMODAL, double_well)
             ISING,
             "gibbs",
             {"batch_size": 5},
-            "batch_size is an option of egm, egm-bs, egm-sp, iefm, idem, bnem, pis, not of gibbs",
+            "batch_size is an option of egm, egm-bs, egm-sp, ",
         ),
         (ISING, "gibbs", {"ess_target": 0.5}, "ess_target is an option of egm-sp, not of gibbs"),
         (ISING, "egm", {"chains": 5}, "chains is an option of gibbs, mala, swendsen-wang, tempering, not of"),
