@@ -4,7 +4,7 @@ import itertools
 
 import torch
 
-from egm.paths import VE, VP, CondOT, Cosine, DiscretePath, Foellmer, GaussianPath, Masked, Polynomial, Uniform
+from egm.paths import VE, VP, CondOT, Cosine, DiscretePath, GaussianPath, Masked, Polynomial, Uniform
 from egm.processes import Diffusion, Flow, Superposition
 from egm.variables import Categorical, Real
 
@@ -20,7 +20,6 @@ GAUSSIAN = {
     "ve": VE,
     "ve-wide": lambda v: VE(v, sigma_min=0.1, sigma_max=10.0),
     "vp": VP,
-    "foellmer": Foellmer,
 }
 
 SYMBOLS = {

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from cases import GAUSSIAN, REALS, TIMES, embed, gauss_hermite, pairs, random_value
-from egm.paths import VE, CondOT, Masked
+from egm.paths import VE, CondOT, Foellmer, Masked
 from egm.variables import Categorical, Real
 from stats import assert_mean, assert_same_mean, assert_variance
 
+GAUSSIAN = {**GAUSSIAN, "foellmer": Foellmer}
 PATHS = pairs(GAUSSIAN, REALS)
 
 
