@@ -152,15 +152,6 @@ def test_schedules(schedule):
         Polynomial(-1.0)
 
 
-def test_a_schedule_that_does_not_end_at_one():
-    class Short(Polynomial):
-        def __call__(self, t: torch.Tensor) -> torch.Tensor:
-            return 0.999999 * t
-
-    with pytest.raises(ValueError, match="exactly one at t = 1"):
-        Masked(Categorical(2, shape=3), schedule=Short())
-
-
 def test_masked_free_energy_terms():
     """E_r contains −#masked·log(1−κ_r) − #revealed·log κ_r: summing over a masked site gives exactly these factors."""
     path = Masked(Categorical(2, shape=3))

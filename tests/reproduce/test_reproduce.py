@@ -49,7 +49,7 @@ def test_a_table_is_made_once(folder, capsys, monkeypatch):
     assert "--concurrent 2" in runs[1]["command"]
     mean = np.mean([run["metrics"]["e_w1"]["mean"] for run in runs])
     assert f"{mean:.3f} ± " in said.out
-    assert "this version of egm has no method 'gibbs'" in said.out or len(runs) == 3
+    assert "has no section 'gibbs'" in said.out
     assert "Tiny" in Path("runs/small.md").read_text(encoding="utf-8")
     assert "<table>" in Path("runs/small.html").read_text(encoding="utf-8")
     with np.load(next(Path("runs").glob("*egm-3/figures.npz")), allow_pickle=False) as drawn:
