@@ -4,7 +4,7 @@ import itertools
 
 import torch
 
-from egm.paths import VE, VP, CondOT, Cosine, DiscretePath, GaussianPath, Masked, Polynomial, Uniform
+from egm.paths import VE, VP, CondOT, Cosine, DiscretePath, Foellmer, GaussianPath, Masked, Polynomial, Uniform
 from egm.processes import Diffusion, Flow, Superposition
 from egm.variables import Categorical, Real
 
@@ -21,6 +21,8 @@ GAUSSIAN = {
     "ve-wide": lambda v: VE(v, sigma_min=0.1, sigma_max=10.0),
     "vp": VP,
 }
+#: with the path of a Brownian motion, which begins in a point: no density at t = 0
+GAUSSIAN_AND_POINT = {**GAUSSIAN, "foellmer": Foellmer}
 
 SYMBOLS = {
     "one-site": Categorical(3, shape=()),

@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from cases import DISCRETE, GAUSSIAN, SYMBOLS
+from cases import DISCRETE, GAUSSIAN_AND_POINT, SYMBOLS
 from egm import targets
 from egm.build import (
     make_body,
@@ -26,9 +26,11 @@ from network_cases import BODIES, denoiser_outputs
 # ---------------------------------------------------------------------- there and back
 
 
-@pytest.mark.parametrize("make", [*GAUSSIAN.values(), *DISCRETE.values()], ids=[*GAUSSIAN, *DISCRETE])
+@pytest.mark.parametrize(
+    "make", [*GAUSSIAN_AND_POINT.values(), *DISCRETE.values()], ids=[*GAUSSIAN_AND_POINT, *DISCRETE]
+)
 def test_paths_come_back(make):
-    variable = Real(2) if make in GAUSSIAN.values() else Categorical(3, shape=2)
+    variable = Real(2) if make in GAUSSIAN_AND_POINT.values() else Categorical(3, shape=2)
     space, path = Space(a=variable), make(variable)
     text = describe(path)
     again = make_path(space, {"a": text})["a"]
@@ -41,7 +43,7 @@ def test_paths_come_back(make):
 
 
 def test_every_path_schedule_process_and_network_is_covered():
-    assert {type(make(Real(2))).__name__ for make in GAUSSIAN.values()} | {
+    assert {type(make(Real(2))).__name__ for make in GAUSSIAN_AND_POINT.values()} | {
         type(make(Categorical(2))).__name__ for make in DISCRETE.values()
     } == set(PATHS)
     assert set(SCHEDULES) == {"Polynomial", "Cosine"}

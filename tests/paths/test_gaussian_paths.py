@@ -3,13 +3,12 @@
 import pytest
 import torch
 
-from cases import GAUSSIAN, REALS, TIMES, embed, gauss_hermite, pairs, random_value
-from egm.paths import VE, CondOT, Foellmer, Masked
+from cases import GAUSSIAN_AND_POINT, REALS, TIMES, embed, gauss_hermite, pairs, random_value
+from egm.paths import VE, CondOT, Masked
 from egm.variables import Categorical, Real
 from stats import assert_mean, assert_same_mean, assert_variance
 
-GAUSSIAN = {**GAUSSIAN, "foellmer": Foellmer}
-PATHS = pairs(GAUSSIAN, REALS)
+PATHS = pairs(GAUSSIAN_AND_POINT, REALS)
 
 
 def kernel(path, t, r):
@@ -19,7 +18,7 @@ def kernel(path, t, r):
 
 
 @pytest.mark.parametrize(("t", "r"), [*TIMES, (0.6, 0.6001), (0.999, 1.0), (0.9999, 1.0)])
-@pytest.mark.parametrize("path", pairs(GAUSSIAN, {"scalar": Real(())}))
+@pytest.mark.parametrize("path", pairs(GAUSSIAN_AND_POINT, {"scalar": Real(())}))
 def test_variance_has_no_cancellation_error(path, t, r):
     a, s2 = kernel(path, t, r)
     sigma2_t, sigma2_r = kernel(path, t, 1.0)[1], path.variance(torch.tensor(r, dtype=torch.float64))
@@ -31,7 +30,7 @@ def test_variance_has_no_cancellation_error(path, t, r):
 
 
 @pytest.mark.parametrize("t", [0.05, 0.4, 0.8])
-@pytest.mark.parametrize("make", GAUSSIAN.values(), ids=GAUSSIAN)
+@pytest.mark.parametrize("make", GAUSSIAN_AND_POINT.values(), ids=GAUSSIAN_AND_POINT)
 def test_kernels_over_short_times_spread_by_the_diffusion(make, t):
     """s²(t, t+h)/h → g_t²: the noise that p_{t|t+h} adds is that of the process whose reversal it is."""
     path, t = make(Real(())), torch.tensor(t, dtype=torch.float64)
@@ -43,7 +42,7 @@ def test_kernels_over_short_times_spread_by_the_diffusion(make, t):
     ("ve", 0.5, 1.0, (0.02 - 0.01**2) ** 0.5), ("foellmer", 0.2, 0.2, 0.4),
 ])  # fmt: skip
 def test_schedules_are_the_ones_named(name, t, alpha, sigma):
-    path = GAUSSIAN[name](Real(1))
+    path = GAUSSIAN_AND_POINT[name](Real(1))
     t = torch.tensor(t, dtype=torch.float64)
     assert float(path.alpha(t)) == pytest.approx(alpha)
     assert float(path.variance(t)) == pytest.approx(sigma**2)
@@ -155,7 +154,7 @@ def test_prior_log_prob_is_the_integral_over_the_reference_law(path, t):
 @pytest.mark.parametrize("x_dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("t", [0.3, torch.tensor(0.3), torch.tensor(0.3, dtype=torch.float64)], ids=["py", "32", "64"])
 @pytest.mark.parametrize("r", [0.6, torch.tensor(0.6), torch.tensor(0.6, dtype=torch.float64)], ids=["py", "32", "64"])
-@pytest.mark.parametrize("path", pairs(GAUSSIAN, {"2d": Real(2)}))
+@pytest.mark.parametrize("path", pairs(GAUSSIAN_AND_POINT, {"2d": Real(2)}))
 def test_results_have_the_dtype_of_the_state(path, x_dtype, t, r):
     x = torch.full((4, 2), 0.5, dtype=x_dtype)
     results = (
