@@ -32,6 +32,7 @@ BODIES: dict[str, tuple[type[Body], Space, dict[str, int]]] = {
     "residual-symbols": (ResidualMLP, SYMBOLS, {"width": 16, "depth": 1}),
     "sites": (SiteMLP, MIXED, {"width": 16, "depth": 1, "site_width": 8, "site_depth": 2, "frequencies": 0}),
     "sites-odd": (SiteMLP, ODD, {"width": 8, "depth": 1, "site_width": 8, "site_depth": 1, "frequencies": 2}),
+    "sites-shared": (SiteMLP, GRIDS, {"width": 8, "depth": 1, "site_width": 8, "site_depth": 1, "frequencies": 1}),
     "sites-symbols": (SiteMLP, SYMBOLS, {"width": 8, "depth": 1, "site_width": 8}),
     "lattice": (LatticeConv, GRID, {"width": 8, "depth": 2}),
     "lattice-wide": (LatticeConv, GRID, {"width": 8, "depth": 1, "kernel": 5}),

@@ -190,6 +190,23 @@ def test_masked_symbols_are_told_apart_by_position():
         assert float(distances.detach().min()) > 1e-4
 
 
+def test_variables_of_one_shape_share_their_sites():
+    """Without what sites are told of all others, an output depends on every variable at its own site and no other."""
+    network = build("sites-shared")
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if name.endswith("others.weight"):
+                parameter.zero_()
+    state = {"s": torch.tensor([[0, 1], [2, 3]]), "y": torch.zeros(2, 2, dtype=torch.float64)}
+    changes = {"s": torch.tensor([[0, 2], [2, 3]]), "y": torch.tensor([[0.0, 0.7], [0.0, 0.0]], dtype=torch.float64)}
+    before = network(state, times())
+    for name, changed in changes.items():
+        after = network({**state, name: changed}, times())
+        for output in ("s", "y"):
+            moved = (after[output] - before[output]).abs().reshape(2, 2, -1).amax(-1) > 1e-6
+            assert moved.tolist() == [[False, True], [False, False]], (name, output)
+
+
 @CASES
 def test_options_are_kept(case):
     body, _, options = BODIES[case]

@@ -6,6 +6,10 @@
 N(h) = (h − mean)/std. The W, A, B, U and head are shared by the sites of a variable, P_i is a site's own. Where a site
 ends depends on where it is more than on any other site; a perceptron has to learn that for each site anew, this network
 once for all of them. With many coordinates it learns from a fraction of the draws.
+
+Variables of the same shape are taken to share their sites: the features of site i are those of all of them there. In a
+model with switches (a symbol that says which law its own coordinate has) a coordinate's mean depends on its own symbol
+first of all, and its symbol on the coordinate.
 """
 
 from __future__ import annotations
@@ -50,15 +54,20 @@ class SiteMLP(Body):
         readers = {name: _Reader(variable, frequencies) for name, variable in space.variables.items()}
         self.readers = nn.ModuleList(readers.values())
         self.sites = {name: reader.sites for name, reader in readers.items()}
+        shapes = {name: variable.latent_shape for name, variable in space.variables.items()}
+        self.sharing = {name: [other for other in shapes if shapes[other] == shapes[name]] for name in shapes}
         self.first = nn.Linear(sum(reader.sites * reader.features for reader in readers.values()), width)
         self.first_time = nn.Linear(TIME_FEATURES, width, bias=False)
         self.blocks = nn.ModuleList(perceptron(width, nn.Linear(width, width)) for _ in range(depth))
         self.predictors = nn.ModuleList(
-            _Sites(readers[name].features, space[name], shape, width=width, site_width=site_width, depth=site_depth)
+            _Sites(
+                sum(readers[other].features for other in self.sharing[name]), space[name], shape,
+                width=width, site_width=site_width, depth=site_depth,
+            )
             if name in readers
             else perceptron(width, Head(width, shape))
             for name, shape in self.outputs.items()
-        )
+        )  # fmt: skip
 
     def forward(self, state: State, t: Tensor) -> State:
         batch, time = self.batch_shape(state, t), self.time(t)
@@ -72,7 +81,8 @@ class SiteMLP(Body):
         result: State = {}
         for (name, shape), predictor in zip(self.outputs.items(), self.predictors, strict=True):
             if name in features:
-                result[name] = predictor(features[name], c, time).reshape((*batch, *shape))
+                own = join([features[other] for other in self.sharing[name]])
+                result[name] = predictor(own, c, time).reshape((*batch, *shape))
             else:
                 result[name] = predictor(c)
         return result
