@@ -101,12 +101,25 @@ def test_spike_slab_draws_have_the_exact_moments():
     assert_mean(state["beta"][:, :, None].double() * state["beta"][:, None, :], second)
 
 
+def test_spike_slab_means_of_coefficients():
+    target, expected = _spike_slab(), np.zeros(4)
+    for gamma, log_joint in _log_models(0.7, 1.3, 0.3).items():
+        inside = np.flatnonzero(gamma)  # ridge regression on the columns of the model alone
+        design = X[:, inside]
+        centre = np.linalg.solve(design.T @ design / 0.49 + np.eye(len(inside)) / 1.69, design.T @ Y / 0.49)
+        expected[inside] += math.exp(log_joint - (target.log_z or 0.0)) * centre
+    np.testing.assert_allclose(target.coefficient_means, expected, atol=1e-9)
+    assert np.abs(expected).max() > 0.5
+
+
 def test_spike_slab_with_many_coefficients_has_no_exact_answers():
     target = SpikeSlab(np.ones((3, 15)), np.ones(3))
     assert (target.reference_kind, target.log_z) == ("mcmc", None)
     assert SpikeSlab(np.ones((3, 14)), np.ones(3)).reference_kind == "exact"
     with pytest.raises(ValueError, match="at most 14 coefficients, got 15"):
         _ = target.inclusion_probabilities
+    with pytest.raises(ValueError, match="exact means of coefficients need at most 14"):
+        _ = target.coefficient_means
 
 
 # ---------------------------------------------------------------------- Gaussian mixture
@@ -152,10 +165,30 @@ def _sum_of_means() -> float:
     return mean
 
 
+@pytest.mark.parametrize("k", [2, 3])
+def test_mixture_marginals(k):
+    """Against conditional means of Gaussian vectors: E[μ_{z_i} | z, y] = C_i (C + s²I)⁻¹ y with C = τ²[z_i = z_j]."""
+    target = GaussianMixturePosterior(DATA, k, noise=0.6, prior_scale=1.7)
+    together, fitted, overall = np.zeros((5, 5)), np.zeros(5), 0.0
+    for z, log_joint in _log_assignments(k, 0.6, 1.7).items():
+        share, same = math.exp(log_joint - (target.log_z or 0.0)), np.equal.outer(z, z)
+        together += share * same
+        means = 1.7**2 * same @ np.linalg.solve(1.7**2 * same + 0.36 * np.eye(5), DATA)
+        fitted += share * means
+        overall += share * sum(means[list(z).index(j)] for j in set(z)) / k  # empty components have the mean 0
+    np.testing.assert_allclose(target.together_probabilities, together, atol=1e-9)
+    np.testing.assert_allclose(target.fitted_means, fitted, atol=1e-9)
+    assert target.component_mean == pytest.approx(overall, abs=1e-9)
+    assert together[0, 1] > 0.8 > 0.1 > together[0, 4]
+
+
 def test_mixture_beyond_enumeration():
     assert GaussianMixturePosterior(np.zeros(16), 2).reference_kind == "exact"
     target = GaussianMixturePosterior(np.zeros(17), 2)
     assert (target.reference_kind, target.log_z) == ("mcmc", None)
+    for name in ("together_probabilities", "fitted_means", "component_mean"):
+        with pytest.raises(ValueError, match=r"need at most 65536 assignments, got 2\^17"):
+            getattr(target, name)
     assert GaussianMixturePosterior(np.zeros(8), 4).reference_kind == "exact"
     assert GaussianMixturePosterior(np.zeros(9), 4).reference_kind == "mcmc"
 

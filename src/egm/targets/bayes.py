@@ -109,13 +109,25 @@ class SpikeSlab(Target):
     @property
     def inclusion_probabilities(self) -> Tensor:
         """Exact posterior p(γ_j = 1 | y), [p] float64; up to 14 coefficients."""
+        gamma, share = self._exact_models("inclusion probabilities")
+        return share @ gamma.double()
+
+    @property
+    def coefficient_means(self) -> Tensor:
+        """Exact posterior means E[γ_jβ_j | y], [p] float64; up to 14 coefficients."""
+        gamma, share = self._exact_models("means of coefficients")
+        cholesky, projected = self._posterior(gamma)
+        return share @ (gamma * torch.cholesky_solve(projected[..., None], cholesky)[..., 0])
+
+    def _exact_models(self, what: str) -> tuple[Tensor, Tensor]:
+        """Every γ [2^p, p] and its posterior probability [2^p]."""
         if self.reference_kind != "exact":
             raise ValueError(
-                f"exact inclusion probabilities need at most {MAX_COEFFICIENTS} coefficients, got {self._X.shape[1]};"
-                " estimate them from exact_sample(n)['gamma']"
+                f"exact {what} need at most {MAX_COEFFICIENTS} coefficients, got {self._X.shape[1]};"
+                " estimate them from exact_sample(n)"
             )
         gamma, log_joint = self._models
-        return log_joint.softmax(0) @ gamma.double()
+        return gamma, log_joint.softmax(0)
 
     def _log_z(self) -> float | None:
         return float(self._models[1].logsumexp(0)) if self.reference_kind == "exact" else None
@@ -191,6 +203,40 @@ class GaussianMixturePosterior(Target):
         y = self._y.expand(z.shape)
         return zeros.scatter_add(1, z, torch.ones_like(y)), zeros.scatter_add(1, z, y)
 
+    @property
+    def together_probabilities(self) -> Tensor:
+        """Exact posterior p(z_i = z_j | y), [n, n] float64, which no relabelling changes; up to 2^16 assignments."""
+        z, share = self._exact_assignments("probabilities")
+        return torch.stack([share @ (z == z[:, i : i + 1]).double() for i in range(z.shape[1])])
+
+    @property
+    def fitted_means(self) -> Tensor:
+        """Exact posterior means E[μ_{z_i} | y] of each datum's component, [n] float64; up to 2^16 assignments."""
+        z, share = self._exact_assignments("means")
+        return share @ self._component_means(z).gather(1, z)
+
+    @property
+    def component_mean(self) -> float:
+        """Exact posterior mean E[μ_j | y], the same for every label j; up to 2^16 assignments."""
+        z, share = self._exact_assignments("means")
+        return float(share @ self._component_means(z).mean(1))
+
+    def _exact_assignments(self, what: str) -> tuple[Tensor, Tensor]:
+        """Every z [kⁿ, n] and its posterior probability [kⁿ]."""
+        if self.reference_kind != "exact":
+            raise ValueError(
+                f"exact {what} need at most {MAX_ASSIGNMENTS} assignments, got {self.k}^{len(self._y)};"
+                " estimate them from exact_sample(n)"
+            )
+        z, log_joint = self._assignments
+        return z, log_joint.softmax(0)
+
+    def _component_means(self, z: Tensor) -> Tensor:
+        """E[μ_j | z, y], [m, k], for assignments z [m, n]."""
+        size, total = self._statistics(z)
+        s2, t2 = self.noise**2, self.prior_scale**2
+        return t2 * total / (s2 + size * t2)
+
     def _log_z(self) -> float | None:
         return float(self._assignments[1].logsumexp(0)) if self.reference_kind == "exact" else None
 
@@ -200,10 +246,10 @@ class GaussianMixturePosterior(Target):
         generator = torch.Generator().manual_seed(seed)
         z, log_joint = self._assignments
         z = z[torch.multinomial(log_joint.softmax(0), n, replacement=True, generator=generator)]
-        size, total = self._statistics(z)
+        size, _ = self._statistics(z)
         s2, t2 = self.noise**2, self.prior_scale**2
         noise = torch.randn(n, self.k, generator=generator, dtype=torch.float64)
-        mu = t2 * total / (s2 + size * t2) + (s2 * t2 / (s2 + size * t2)).sqrt() * noise
+        mu = self._component_means(z) + (s2 * t2 / (s2 + size * t2)).sqrt() * noise
         return {"mu": mu.to(torch.get_default_dtype()), "z": z}
 
     def _reference_plan(self) -> ReferencePlan:
