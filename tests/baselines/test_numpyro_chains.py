@@ -89,7 +89,7 @@ def test_law_and_calls(numpyro, algorithm):
 
 
 @pytest.mark.slow
-def test_a_number_of_calls_ends_the_run(numpyro):
+def test_a_number_of_calls_ends_the_run(numpyro, monkeypatch, capsys):
     del numpyro
     target = Mixture().target
     chains = numpyro_chains.run(target, chains=2, warmup=5, calls=600, seed=0)
@@ -100,7 +100,11 @@ def test_a_number_of_calls_ends_the_run(numpyro):
     assert 600 <= made < 600 + 2 * made / (steps + 5)
     again = numpyro_chains.run(target, chains=2, warmup=5, calls=600, seed=0)
     assert all(torch.equal(again.state[name], x) for name, x in chains.state.items())
-    other = numpyro_chains.run(target, chains=2, warmup=5, steps=3, seed=1)
+    monkeypatch.setattr(numpyro_chains, "PROGRESS_SECONDS", 0.0)
+    other = numpyro_chains.run(target, chains=2, warmup=5, steps=3, seed=1, progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("mixed-hmc warm-up: step 1 of 8, ")
+    assert lines[-1].startswith("mixed-hmc sampling: step 8 of 8, ")
     assert not torch.equal(other.state["x"], chains.state["x"][:3])
 
 
@@ -171,10 +175,10 @@ def test_energies_and_gradients_of_latent_states():
 
 def test_symbols_are_put_back_in_their_places():
     layout = _Layout(egm.Space(c=egm.Categorical([[2, 3], [3, 2]]), x=egm.Real(2)))
-    latent = {"c": np.array([[[0, 2], [1, 1]], [[1, 0], [2, 0]]]), "x": np.array([[0.5, 1.0], [2.0, 3.0]])}
-    sites = layout.sites(latent)
+    latent = {"c": torch.tensor([[[0, 2], [1, 1]], [[1, 0], [2, 0]]]), "x": torch.tensor([[0.5, 1.0], [2.0, 3.0]])}
+    sites = layout.sites(latent, dtype=np.float32)
     assert set(sites) == {"x", "c/2", "c/3"}
     assert sites["c/3"].tolist() == [[2, 1], [0, 2]]
     back = layout.state([sites, sites])
-    assert torch.equal(back["c"], torch.from_numpy(np.stack([latent["c"]] * 2)))
-    assert torch.equal(back["x"], torch.from_numpy(np.stack([latent["x"]] * 2)))
+    assert torch.equal(back["c"], torch.stack([latent["c"]] * 2))
+    assert torch.equal(back["x"], torch.stack([latent["x"]] * 2))

@@ -99,7 +99,7 @@ def run(
     acceptances, leapfrogs = [], []
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         keys = jax.random.split(jax.random.key(seed), chains)
-        start = layout.sites({name: z.cpu().numpy() for name, z in target.space.to_latent(state).items()})
+        start = layout.sites(target.space.to_latent(state), dtype=jax.numpy.result_type(float))
         now = jax.jit(jax.vmap(lambda key, z: kernel.init(key, warmup, z, (), {})))(keys, start)
         advance = jax.jit(jax.vmap(lambda state: kernel.sample(state, (), {})))
         wanted = warmup + (1000 if steps is None else steps)
@@ -222,11 +222,11 @@ class _Layout:
         counts = np.asarray(torch.as_tensor(variable.n).expand(variable.shape).flatten())
         return {f"{name}/{n}": (int(n), np.flatnonzero(counts == n)) for n in np.unique(counts)}
 
-    def sites(self, latent: dict[str, NDArray[Any]]) -> Sites:
-        """Sites [chains, ...] of latent states [chains, ...]."""
-        found: Sites = {name: latent[name] for name in self.space.real}
+    def sites(self, latent: State, *, dtype: Any) -> Sites:
+        """Sites [chains, ...] of latent states [chains, ...], reals in the dtype that JAX computes with."""
+        found: Sites = {name: latent[name].cpu().numpy().astype(dtype) for name in self.space.real}
         for name in self.space.categorical:
-            flat = latent[name].reshape(len(latent[name]), -1).astype(np.int32)
+            flat = latent[name].flatten(1).cpu().numpy().astype(np.int32)
             found.update({site: flat[:, places] for site, (_, places) in self.groups(name).items()})
         return found
 
@@ -276,7 +276,7 @@ def _model(jax: Any, numpyro: Any, layout: _Layout, bridge: _Bridge) -> Callable
                 flat = dist.ImproperUniform(dist.constraints.real, (), variable.latent_shape)
                 state[name] = numpyro.sample(name, flat)
                 continue
-            symbols = jnp.zeros(space.categorical[name].sites, dtype=jnp.int32)
+            symbols = jnp.zeros(space.categorical[name].sites, dtype=int)
             for site, (n, places) in layout.groups(name).items():
                 uniform = dist.Categorical(logits=jnp.zeros(n)).expand([len(places)])
                 symbols = symbols.at[places].set(numpyro.sample(site, uniform.mask(False)))
