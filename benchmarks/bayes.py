@@ -44,14 +44,15 @@ WARM_UP = 0.2  # share of a chain's steps
 NUMPYRO_CALLS = 80  # of a step and chain, roughly: their number is known afterwards alone
 EVALUATION_SEED = 10_000
 
+COMMON: dict[str, Any] = {"batch_size": 256, "inner_steps": 20, "refresh": 512, "buffer": 4096, "sample_steps": 128}
 OPTIONS: dict[str, dict[str, Any]] = {
-    "spike-slab": {"network": "SiteMLP(width=64, depth=2, site_width=16, site_depth=1, frequencies=0)"},
-    "mixture": {"network": "ResidualMLP(width=64, depth=3)"},
+    "spike-slab": {
+        "network": "SiteMLP(width=64, depth=2, site_width=16, site_depth=1, frequencies=0)",
+        "learning_rate": 3e-3,
+        "refresh_steps": 32,
+    },
+    "mixture": {"network": "ResidualMLP(width=64, depth=3)", "learning_rate": 2e-3, "refresh_steps": 16},
 }
-COMMON: dict[str, Any] = {
-    "batch_size": 256, "inner_steps": 20, "refresh": 512, "buffer": 4096, "learning_rate": 2e-3, "refresh_steps": 16,
-    "sample_steps": 64,
-}  # fmt: skip
 STEPS = 6000
 KERNELS: dict[str, Callable[[egm.Target], Kernel]] = {
     "gibbs-mala": lambda target: Alternate([Gibbs(target), MALA(target)]),
