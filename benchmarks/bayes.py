@@ -70,7 +70,9 @@ def train_and_judge(problem: Problem, seed: int, *, steps: int, device: str) -> 
     options = {**COMMON, **OPTIONS[problem.name]}
     sampler = egm.fit(target, "egm-sp", steps=steps, seed=seed, device=device, progress=False, **options)
     seconds, calls = time.perf_counter() - began, target.energy_calls
+    began = time.perf_counter()
     sets = [sampler.sample(DRAWS, seed=derive_seed(EVALUATION_SEED + seed, i)) for i in range(REPEATS)]
+    draw_seconds = (time.perf_counter() - began) / REPEATS
     weighted = [of_draws(problem, draws) for draws in sets]
     raw = [of_draws(problem, egm.Draws(target.space, draws.state)) for draws in sets]
     first = sets[0]
@@ -87,6 +89,7 @@ def train_and_judge(problem: Problem, seed: int, *, steps: int, device: str) -> 
         "eubo": first.eubo,
         "problems": first.problems(),
         "train_seconds": round(seconds, 2),
+        "draw_seconds": round(draw_seconds, 2),
         "steps": steps,
         "energy_calls": calls,
         "score_calls": 0,

@@ -13,7 +13,7 @@ independent, and Pz has the right law.
 
 Chains advance together (`jax.vmap`), each callback has a state of every chain. Where trajectories differ in length, the
 shorter ones are computed on and thrown away, and those calls are counted, because they were made: a few per cent with
-four chains, but half of all calls with 64. A callback takes a fraction of a millisecond, whatever its batch.
+four chains, up to half of all calls with 64. A callback adds a fraction of a millisecond to a call of the energy.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def run(
         chains: number of chains, all advanced together.
         warmup: steps that adapt and are thrown away.
         steps: draws to keep of each chain, 1000 if neither this nor `calls` is given.
-        calls: stop after so many energy and gradient calls in all, warm-up included, in the place of `steps`.
+        calls: stop after so many energy and gradient calls in all, warm-up included, in the place of `steps`; the step
+            that reaches that number is finished.
         trajectory_length: time of a trajectory of "mixed-hmc"; by default a quarter of a period of the Gaussian that
             the adapted mass matrix fits, after which it has forgotten where it was.
         seed: seeds every random number.
@@ -92,11 +93,13 @@ def run(
     layout, bridge = _Layout(target.space), _Bridge(target)
     kernel = _kernel(numpyro, _model(jax, numpyro, layout, bridge), algorithm, trajectory_length)
 
-    def made() -> int:
-        return target.energy_calls - called + target.score_calls - scored
-
     kept: list[Sites] = []
     acceptances, leapfrogs = [], []
+
+    def made() -> int:
+        """Calls so far, and those that the energies of the draws will take."""
+        return target.energy_calls - called + target.score_calls - scored + chains * len(kept)
+
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         keys = jax.random.split(jax.random.key(seed), chains)
         start = layout.sites(target.space.to_latent(state), dtype=jax.numpy.result_type(float))
