@@ -1,217 +1,245 @@
-"""LEAPS: local equivariance, the generator term and weights by enumeration, training, runs on disk, energy calls."""
+"""LEAPS as a method: it learns, its runs are saved and resumed, energies are counted, and what it cannot do is said."""
 
+import math
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+import egm
 from egm import targets
-from egm.baselines.leaps_chain import Chain, generator_term, log_step_prob
-from egm.networks import LocallyEquivariantConv, Symmetrised
-from egm.spaces import Categorical, Space
-from egm.targets.base import Target
-from network_cases import randomise
+from egm.baselines.leaps import FIRST_END, FreeEnergyRate, LeapsOptions, LeapsSampler, default_network
+from egm.build import make_method
+from egm.cli.main import main
+from egm.smc import SMC
+from egm.train.run_directory import RunDirectory
+from stats import assert_mean
+from training import assert_same, assert_same_runs, interrupt_during, metrics_of, state_of
 
 TINY: dict[str, Any] = {
     **{"batch_size": 8, "inner_steps": 6, "refresh": 4, "buffer": 40, "sample_steps": 7, "log_every": 7},
     **{"checkpoint_every": 10, "network": "LocallyEquivariantConv(width=8, depth=1)", "device": "cpu"},
     "progress": False,
 }
+SITES, SYMBOLS, COLOURS = 9, 2, 3  # of the lattice below
+METHODS = pytest.mark.parametrize("method", ["leaps", "leaps-mcmc"])
 
 
-def states_of(variable: Categorical) -> torch.Tensor:
-    """All values of a variable, [n^sites, *shape]."""
-    number = torch.arange(variable.size**variable.sites)
-    digits = [(number // variable.size**i) % variable.size for i in range(variable.sites)]
-    return torch.stack(digits, 1).reshape(-1, *variable.shape)
+def ising() -> targets.Ising:
+    return targets.Ising(3, 0.4)
 
 
-def neighbours_of(variable: Categorical) -> torch.Tensor:
-    """The number of the state x[i=τ] for every state, site and symbol, [n^sites, sites, n]."""
-    x, n = states_of(variable).flatten(1), variable.size
-    power = n ** torch.arange(variable.sites)
-    own = (x * power).sum(1)
-    return own[:, None, None] + (torch.arange(n) - x[..., None]) * power[:, None]
+def log_z_of(target: egm.Target) -> float:
+    assert target.log_z is not None
+    return target.log_z
 
 
-def random_network(
-    size: int, n: int = 2, *, seed: int = 0, scale: float = 1.0, **options: Any
-) -> LocallyEquivariantConv:
-    space = Space(s=Categorical(n, shape=(size, size)))
-    network = randomise(LocallyEquivariantConv(space, {"s": (size, size, n)}, width=8, **options).double(), seed)
+def over_z(draws: egm.Draws, log_z: float) -> torch.Tensor:
+    """w/Z of every draw."""
+    assert draws.log_weights is not None
+    return (draws.log_weights - log_z).exp()
+
+
+def test_training_raises_the_effective_sample_size():
+    target = targets.Ising(4, 0.3)
+    options: dict[str, Any] = {
+        **{"network": "LocallyEquivariantConv(width=32, depth=1)", "batch_size": 128, "refresh": 64},
+        **{"sample_steps": 24, "device": "cpu", "progress": False},
+    }
+    untrained = egm.fit(target, "leaps", steps=1, **options).sample(1000, seed=1)
+    sampler = egm.fit(target, "leaps", steps=250, **options)
+    draws = sampler.sample(2000, seed=1)
+    assert untrained.ess < 0.2
+    assert draws.ess > 0.8
+    assert draws.problems() == []
+    assert abs(draws.log_z - log_z_of(target)) < 4 * draws.log_z_stderr
+    assert draws.eubo is not None
+    assert draws.elbo < log_z_of(target) < draws.eubo
+    scores = egm.evaluate(sampler, n=500, repeats=2, floor_pairs=20, resample_from=2)
+    assert scores["ess"] > 0.8
+    assert scores["resampled"]["e_w1"]["mean"] < 2 * scores["resampled"]["e_w1"]["floor"]
+
+
+def test_the_derivative_of_log_z_is_learned(tmp_path):
+    target = targets.Ising(3, 0.3)
+    options: dict[str, Any] = {"batch_size": 64, "sample_steps": 16, "refresh": 64, "buffer": 4000}
+    egm.fit(target, "leaps", steps=400, out=tmp_path, **{**TINY, **options})
+    rate = FreeEnergyRate(SITES)
+    rate.load_state_dict(state_of(tmp_path)["modules"]["free_energy"])
     with torch.no_grad():
-        network.head.weight.mul_(scale)
-    return network
+        integral = float(rate((torch.arange(64) + 0.5) / 64).mean())
+    assert integral == pytest.approx(log_z_of(target) - SITES * math.log(2), abs=0.1)
 
 
-def make_chain(network: nn.Module, target: Target, *, sweeps: int = 0) -> Chain:
-    return Chain(
-        lambda x, t: network({"s": x}, t.double())["s"], target, "s", target.space.categorical["s"], sweeps=sweeps
-    )
+@METHODS
+def test_weights_of_a_fresh_sampler_have_the_mean_z(method):
+    """Also where draws are exchanged half-way, by energies that are known along the path."""
+    target = targets.Ising(3, 0.2)
+    sampler = egm.fit(target, method, steps=1, **TINY)
+    draws = sampler.sample(10_000, seed=3)
+    assert_mean(over_z(draws, log_z_of(target)), 1.0, "w/Z")
+    resampled = sampler.sample(10_000, seed=3, smc=SMC(groups=200, threshold=0.9))
+    assert_mean(over_z(resampled, log_z_of(target)).reshape(200, 50).mean(1), 1.0, "w/Z of groups")
+    assert resampled.ess > draws.ess
 
 
-# ---------------------------------------------------------------------- the network
+@METHODS
+def test_stopped_runs_resume_bit_by_bit(tmp_path, monkeypatch, method):
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    options: dict[str, Any] = {**TINY, "steps": 40, "anneal": 0.8}
+    egm.fit(ising(), method, out=whole, **options)
+    interrupt_during(monkeypatch, 9, 25)
+    sampler = egm.fit(ising(), method, out=run, **options)
+    for stop in (9, 25):
+        state = state_of(run)
+        assert state["step"] == stop
+        assert float(state["method"]["end"]) == pytest.approx(FIRST_END + (1 - FIRST_END) * (stop - 1) / 32)
+        assert set(state["modules"]) == {"network", "free_energy"}
+        assert_same(sampler.network.state_dict(), egm.load(run).network.state_dict())
+        sampler = egm.resume(run, progress=False)
+    assert_same_runs(run, whole)
+    assert state_of(run)["buffer"]["states"]["s"].dtype == torch.uint8
+    loaded = egm.load(run)
+    assert isinstance(loaded, LeapsSampler)
+    assert loaded.sweeps == (1 if method == "leaps-mcmc" else 0)
+    assert torch.equal(loaded.sample(50, seed=1)["s"], sampler.sample(50, seed=1)["s"])
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
-@pytest.mark.parametrize(
-    ("size", "n", "options"),
-    [(2, 2, {}), (3, 2, {"depth": 3}), (3, 3, {"positions": True}), (4, 3, {}), (5, 2, {"positions": True})],
-)
-def test_local_equivariance_is_exact(size, n, options, wrapped):
-    network: nn.Module = random_network(size, n, **options)
-    if wrapped:
-        network = Symmetrised(network, ("symbol-shift",))
+@METHODS
+def test_energies_are_counted(tmp_path, method):
+    """Those of neighbours are energies like any other."""
+    target, steps = ising(), 13
+    sampler = egm.fit(target, method, steps=steps, out=tmp_path, **TINY)
+    refreshes, blocks = 3, 2
+    table = SITES * SYMBOLS
+    swept = COLOURS * blocks * table if method == "leaps-mcmc" else 0
+    trained = steps * TINY["batch_size"] * (1 + table) + refreshes * TINY["refresh"] * swept
+    checked = 24 + 24 + 1 + 24 + 1
+    assert int(metrics_of(tmp_path)[-1]["energy_calls"]) == trained + checked == target.energy_calls
+    draws = sampler.sample(10, seed=0)
+    assert draws.energy_calls == 10 * (1 + (TINY["sample_steps"] + blocks) * table + swept)
+    assert sampler.sample(10, seed=0, weigh=False).energy_calls == 0
+
+
+class Waits(TorchDispatchMode):
+    """Raises where a tensor's value is looked at: a GPU would wait, and a step could not be recorded."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default):
+            raise AssertionError(f"{func} waits for the device")
+        return func(*args, **(kwargs or {}))
+
+
+@METHODS
+def test_nothing_waits_for_the_device(tmp_path, method):
+    target = ising()
+    sampler = egm.fit(target, method, steps=1, out=tmp_path, **TINY)
+    trainer_method = make_method(RunDirectory(tmp_path).read_config(), sampler)
     generator = torch.Generator().manual_seed(0)
-    x = torch.randint(n, (6, size, size), generator=generator)
-    t = torch.rand(6, generator=generator, dtype=torch.float64)
-    there = network({"s": x}, t)["s"].flatten(1, 2)
-    assert (there.gather(2, x.flatten(1)[..., None]) == 0).all()
-    assert (there.abs() > 1e-3).any()
-    for site in range(size**2):
-        for symbol in range(n):
-            y = x.flatten(1).clone()
-            y[:, site] = symbol
-            back = network({"s": y.reshape(x.shape)}, t)["s"].flatten(1, 2)
-            reverse = back[:, site].gather(1, x.flatten(1)[:, site : site + 1])[:, 0]
-            # averages over shifts add in another order; the network itself is blind to the last bit
-            torch.testing.assert_close(there[:, site, symbol], -reverse, rtol=0, atol=1e-14 if wrapped else 0)
-            moved = y != x.flatten(1)
-            others = [i for i in range(size**2) if i != site]
-            if bool(moved.any()):  # not for lack of looking: every other site sees this one
-                assert ((back != there)[moved.any(1)][:, others].any(-1)).all()
+    with pytest.raises(AssertionError, match="waits"), Waits():
+        float(torch.ones(()))
+    with Waits():
+        drawn = trainer_method.draw(sampler, 4, steps=None, generator=generator)
+        state = {**drawn.state, ".t": drawn.times}
+        trainer_method.losses(state, first=False, generator=generator)["loss"].backward()  # type: ignore[arg-type]
+        sampler.latent(4, generator=generator, weigh=True)
 
 
-def test_a_centre_that_is_seen_is_not_equivariant():
-    network = random_network(3)
-    network.centre.fill_(1.0)
-    x, t = torch.zeros(1, 3, 3, dtype=torch.int64), torch.zeros(1, dtype=torch.float64)
-    y = x.clone()
-    y[0, 1, 1] = 1
-    forth, back = network({"s": x}, t)["s"][0, 1, 1, 1], network({"s": y}, t)["s"][0, 1, 1, 0]
-    assert abs(float((forth + back).detach())) > 1e-3
+def test_chains_come_through_all_times_up_to_their_end():
+    sampler = egm.fit(ising(), "leaps", steps=1, **TINY)
+    assert isinstance(sampler, LeapsSampler)
+    seen = sampler.visited(500, end=torch.tensor(0.6), generator=torch.Generator().manual_seed(0))
+    assert seen.times is not None
+    assert seen.state["s"].shape == (500 * TINY["sample_steps"], 3, 3)
+    counts = torch.histc(seen.times, TINY["sample_steps"], 0.0, 0.6)
+    assert counts.tolist() == [500.0] * TINY["sample_steps"]
+    assert seen.times[:-1].gt(seen.times[1:]).any()  # in random order: a buffer that is too small keeps some of each
 
 
-def test_networks_of_other_spaces_are_refused():
-    with pytest.raises(ValueError, match=r"square grid.*shape=\(2, 3\)"):
-        LocallyEquivariantConv(Space(s=Categorical(2, shape=(2, 3))), {"s": (2, 3, 2)})
-    with pytest.raises(ValueError, match="single Categorical variable"):
-        LocallyEquivariantConv(Space(s=Categorical(2, shape=(2, 2)), r=Categorical(2, shape=(2, 2))), {"s": (2, 2, 2)})
+# ---------------------------------------------------------------------- other targets, other networks
 
 
-# ---------------------------------------------------------------------- energies of all sites
-
-
+@pytest.mark.parametrize("method", ["leaps", "leaps-mcmc"])
 @pytest.mark.parametrize(
     "target",
     [
-        targets.Ising(2, 0.7), targets.Ising(3, 0.3, field=0.4), targets.Ising(4, 0.5, J=-1.0),
-        targets.Potts(3, 3, 0.8), targets.SpinGlass(4, 1, 0.9), targets.SpinGlass(5, 0, 0.4),
+        targets.Potts(3, 3, 0.3),
+        targets.SpinGlass(4, 0, 0.2),
+        egm.Target(egm.Space(k=egm.Categorical(3, shape=(2, 2))), lambda k: 0.3 * k.float().square().sum((-2, -1))),
     ],
     ids=repr,
-)  # fmt: skip
-def test_conditional_energies_of_all_sites(target):
-    x = torch.randint(target.states, (5, target.size, target.size), generator=torch.Generator().manual_seed(0))
-    found = make_chain(nn.Identity(), target).energies(x)
-    assert target.energy_calls == 5 * target.size**2 * target.states
-    each = [target.conditional_energies({"s": x}, "s", (site,))[..., 0] for site in range(target.size**2)]
-    torch.testing.assert_close(found.flatten(1, 2), torch.stack(each, -1).movedim(0, -1))
-    # the way that other targets go: from complete energies
-    own = Target(target.space, lambda s: target.energy(s=s))
-    plain = make_chain(nn.Identity(), own).differences(x)
-    torch.testing.assert_close(make_chain(nn.Identity(), target).differences(x), plain, rtol=1e-4, atol=1e-4)
+)
+def test_other_targets(target, method):
+    options = {name: value for name, value in TINY.items() if name != "network"}
+    sampler = egm.fit(target, method, steps=2, **options)
+    positions = not isinstance(target, targets.Potts)
+    assert default_network(target) == "LocallyEquivariantConv" + ("(positions=True)" if positions else "")
+    assert f"positions={positions}" in sampler.config["network"]
+    log_z = target.log_z or 4 * float(torch.logsumexp(-0.3 * torch.arange(3.0).square(), 0))
+    assert_mean(over_z(sampler.sample(2000, seed=0), log_z), 1.0, "w/Z")
 
 
-# ---------------------------------------------------------------------- the generator term
+class Own(nn.Module):
+    """F(τ, i | x) = θ t (τ − x_i): locally equivariant, and blind to everything else."""
 
+    locally_equivariant = True
 
-class Exact(nn.Module):
-    """F of currents that carry p_t ∝ exp(−t E) along: J(x→y) = φ(x) − φ(y) with Σ_y J(x→y) = −∂_t p_t(x).
-
-    The net current is p(x)[F(y|x)]₊ − p(y)[−F(y|x)]₊, so F(y|x) is J/p(x) where J > 0 and J/p(y) elsewhere.
-    """
-
-    def __init__(self, target: Target) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.variable = target.space.categorical["s"]
-        self.energies = target.energy(s=states_of(self.variable)).double()
-        self.neighbours = neighbours_of(self.variable)
-        states = len(self.energies)
-        self.laplacian = torch.zeros(states, states, dtype=torch.float64)
-        rows = torch.arange(states)[:, None, None].expand(self.neighbours.shape)
-        self.laplacian[rows, self.neighbours] = -1.0
-        self.laplacian.fill_diagonal_(0.0)
-        self.laplacian -= self.laplacian.sum(1).diag()
-        self.inverse = torch.linalg.pinv(self.laplacian, hermitian=True)
-
-    def free_energy(self, t: float) -> float:
-        """d/dt log Z_t."""
-        return -float(torch.softmax(-t * self.energies, 0) @ self.energies)
-
-    def table(self, t: float) -> torch.Tensor:
-        """F [n^sites, sites, n]."""
-        p = torch.softmax(-t * self.energies, 0)
-        potential = -self.inverse @ (p * (-self.energies - self.free_energy(t)))
-        current = potential[:, None, None] - potential[self.neighbours]
-        return current / torch.where(current > 0, p[:, None, None], p[self.neighbours])
+        self.theta = nn.Parameter(torch.ones(()))
 
     def forward(self, state, t):
-        x = state["s"]
-        number = (x.flatten(1) * self.variable.size ** torch.arange(self.variable.sites)).sum(1)
-        (time,) = set(t.tolist())
-        return {"s": self.table(time)[number].reshape(*x.shape, -1)}
+        tau = torch.arange(2, device=t.device) - state["s"][..., None]
+        return {"s": self.theta * t[:, None, None, None] * tau}
 
 
-@pytest.mark.parametrize(
-    "target", [targets.Ising(2, 0.6), targets.Ising(3, 0.4, field=0.2), targets.Potts(2, 3, 0.9)], ids=repr
-)
-@pytest.mark.parametrize("t", [0.0, 0.3, 1.0])
-def test_the_residual_vanishes_for_exact_currents(target, t):
-    exact = Exact(target)
-    x = states_of(exact.variable)
-    F = exact.table(t).reshape(*x.shape, -1)
-    differences = make_chain(exact, target).differences(x)
-    times = torch.full((len(x),), t, dtype=torch.float64)
-
-    def residual(F: torch.Tensor, sign: float = 1.0) -> float:
-        return float(
-            (-exact.energies - sign * generator_term(F, differences, times) - exact.free_energy(t)).abs().max()
-        )
-
-    assert residual(F) < 1e-4  # energies are float32
-    assert residual(-F) > 0.5
-    assert residual(F, sign=-1.0) > 0.5
+def test_a_network_of_ones_own():
+    sampler = egm.fit(ising(), "leaps", steps=2, **{**TINY, "network": Own()})
+    assert sampler.sample(10, seed=0).log_weights is not None
 
 
-def test_weights_of_exact_currents_are_nearly_equal():
-    """And the nearer the shorter the steps; a chain whose backward rates have the wrong sign is not."""
-    target = targets.Ising(2, 0.6)
-    chain, spread = make_chain(Exact(target), target), {}
-    for steps in (8, 32, 128):
-        x = torch.randint(2, (500, 2, 2), generator=torch.Generator().manual_seed(0))
-        x, log_ratio = chain.run(x, steps=steps, generator=torch.Generator().manual_seed(1))
-        log_w = log_ratio - target.energy(s=x).double()
-        spread[steps] = float(log_w.std())
-    print(spread)
+def test_what_is_refused():
+    small = {name: value for name, value in TINY.items() if name != "network"}
+    with pytest.raises(ValueError, match=r"single Categorical variable.*use method='egm-sp'"):
+        egm.fit(targets.GBRBM(), "leaps", steps=1, **{**TINY, "network": Own()})
+    with pytest.raises(ValueError, match="LEAPS needs a locally equivariant network, and MLP is not"):
+        egm.fit(ising(), "leaps", steps=1, **small, network="MLP(width=8)")
+    options: dict[str, Any]
+    for options in ({"paths": {"s": "Masked"}}, {"solver": "euler"}):
+        with pytest.raises(ValueError, match="a path and a simulation of its own; leave paths and solver out"):
+            egm.fit(ising(), "leaps", steps=1, **TINY, **options)
+    with pytest.raises(ValueError, match="sweeps is an option of leaps-mcmc"):
+        egm.fit(ising(), "leaps", steps=1, sweeps=2, **TINY)
+    with pytest.raises(ValueError, match="sweeps must be at least 1, got 0"):
+        LeapsOptions(sweeps=0)
+    with pytest.raises(ValueError, match="anneal is a share of training"):
+        LeapsOptions(anneal=1.5)
 
 
-# ---------------------------------------------------------------------- the weights
+def test_a_sampler_without_its_target(tmp_path):
+    target = egm.Target(ising().space, lambda s: ising().energy(s=s), name="own")
+    egm.fit(target, "leaps", steps=1, out=tmp_path, **TINY)
+    sampler = egm.load(tmp_path)
+    draws = sampler.sample(5, seed=0)
+    assert draws.log_weights is None
+    assert "pass target=" in draws.problems()[0]
+    with pytest.raises(ValueError, match="pass target="):
+        sampler.eubo(10)
 
 
-def kernel_matrices(network: nn.Module, target: Target, t: float, h: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """K(y | x) and L(y | x) as matrices [x, y] over all states, from the log-probabilities that weights are made of."""
-    variable = target.space.categorical["s"]
-    x, neighbours = states_of(variable), neighbours_of(variable).flatten(1)
-    rates = make_chain(network, target)._rates(x, t, weigh=True)
-    found = []
-    for backwards in (False, True):
-        table, log_stay = rates.step(t, h, backwards=backwards)
-        matrix = torch.zeros(len(x), len(x), dtype=torch.float64)
-        for jump in range(table.shape[1]):
-            index = torch.full((len(x), 1), jump)
-            made = log_step_prob(table, log_stay, index, torch.ones(len(x), dtype=torch.bool)).exp()
-            matrix[torch.arange(len(x)), neighbours[:, jump]] += made
-        matrix.diagonal().copy_(log_stay.exp())
-        found.append(matrix)
-    return found[0], found[1]
+def test_the_command_line(tmp_path, capsys):
+    out = str(tmp_path / "run")
+    options = ["--batch_size", "8", "--refresh", "4", "--sample_steps", "5", "--device", "cpu", "--anneal", "0.5"]
+    network = ["--network", "LocallyEquivariantConv(width=8, depth=1)"]
+    start = ["train", "ising", "--target.size", "3", "--target.beta", "0.3", "--method", "leaps-mcmc", "--sweeps", "2"]
+    assert main([*start, "--steps", "3", "--out", out, "--evaluate", "false", *network, *options]) == 0
+    assert main(["train", "--resume", out, "--steps", "5", "--evaluate", "false"]) == 0
+    assert state_of(out)["step"] == 5
+    sampler = egm.load(out)
+    assert isinstance(sampler, LeapsSampler)
+    assert (sampler.sweeps, sampler.config["anneal"]) == (2, 0.5)
+    capsys.readouterr()
+    assert main(["list", "methods"]) == 0
+    assert "leaps-mcmc" in capsys.readouterr().out

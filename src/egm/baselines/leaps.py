@@ -11,8 +11,8 @@ buffer keeps: each refresh adds all states of its chains. While training is youn
 grows: later states would be those of a bad sampler. `leaps-mcmc` is the same chain with Gibbs sweeps between its jumps,
 in training and in sampling.
 
-Draws come with the weights of the chain that was simulated, whose mean is Z exactly. They are not the published ones,
-which are those of continuous time and biased by the step; both agree where steps are short.
+Draws come with the weights of the chain that was simulated, whose mean is Z exactly. The published weights are those of
+continuous time, biased by the step; both agree to second order in it, so effective sample sizes can be compared.
 
 Energies are those of all states that differ from one at a single site, sites · n for each: once for every state in a
 gradient step, and where draws are weighed or swept, once for each step of a chain. They must be finite.
@@ -48,7 +48,7 @@ from egm.train.options import check_numbers
 #: where the defaults of the loop differ; the buffer counts states, of which a draw adds one for each step
 TRAINING: dict[str, Any] = {
     **{"batch_size": 256, "inner_steps": 50, "refresh": 128, "buffer": 25_600},
-    **{"learning_rate": 2e-3, "weight_decay": 0.0},
+    **{"learning_rate": 5e-3, "weight_decay": 0.0, "ema": 0.99},
 }
 FIRST_END = 0.1  # t_end of the first chains
 TIMES = ".t"  # where the buffer keeps times
@@ -63,7 +63,7 @@ class LeapsOptions:
         sweeps: Gibbs sweeps after every four steps (leaps-mcmc alone).
     """
 
-    anneal: float = 0.5
+    anneal: float = 0.2
     sweeps: int = 1
 
     def __post_init__(self) -> None:

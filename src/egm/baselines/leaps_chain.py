@@ -11,21 +11,28 @@ has the rate [−F_t(τ, i | x)]₊, known without looking at y. The chain follo
 and for every F the weights log w = ∫ (−∂_t U_t − K_t F)(x_t) dt give E[w] = Z_1/Z_0, Z_0 = n^sites.
 
 *Discrete time.* With Euler steps these weights have a bias of the order of the step. So the chain is taken as it is
-simulated. In each step of length h it stays or makes *one* jump,
+simulated. In a step of length h it stays or makes *one* jump,
 
-    K(x | x) = s(hλ),   K(y | x) = (1 − s(hλ)) q(y)/λ,   q(y) = [F_m(τ, i | x)]₊,                         λ = Σ_y q(y),
-    L(x | x) = s(hμ),   L(y | x) = (1 − s(hμ)) r(y)/μ,   r(y) = [−F_m(τ, i | x)]₊ exp(U_m(x) − U_m(y)),   μ = Σ_y r(y),
+    K(x | x) = exp(−hλ − ½h²λμ),   K(y | x) = (1 − K(x | x)) q(y)/λ,   q(y) = [F_m(τ, i | x)]₊,   λ(x) = Σ_y q(y),
+    L(x | x) = exp(−hμ − ½h²λμ),   L(y | x) = (1 − L(x | x)) r(y)/μ,   μ(x) = Σ_y r(y),
+                                                   r(y) = [−F_m(τ, i | x)]₊ exp(U_s(x) − U_s(y)),
 
-s(u) = exp(−u − u²/2): the expected number of jumps 1 − s(u) = u + O(u³) is right to second order. L is the same step of
-the process that runs backwards in time, and the weights
+s the middle of the step. L is a step of the process that runs backwards in time, and the weights
 
     log w = −E(x_1) + sites·log n + Σ_steps [ log L(x_k | x_{k+1}) − log K(x_{k+1} | x_k) ]
 
-have E[w] = Z *exactly*, for every F that is locally equivariant (which makes q(y) at x positive where r(x) at y is) and
-every number of steps. Their limit h → 0 are the weights above. Both rates of a jump must be of one time m for that. So
-steps come in blocks of four, whose m is their middle; a network is called once a step and once more a block, since the
-rates behind a step are those in front of the next. (Euler steps mostly let sites jump independently. These have exact
-weights as well, but two jumps in one step are undone at other rates than they were made at, and weights spread.)
+have E[w] = Z *exactly*, for every number of steps and every F that is locally equivariant (q(y) at x is then positive
+where r(x) at y is). Along a path they agree with the weights of continuous time to second order in h: they are to give
+−h K_s F(x) for a stay, and for a jump half of that in either state and the change of U_s, and as
+(1 − L(x | x))/(hμ) = 1 + ½h(λ − μ) + O(h²), and the same for K with λ and μ exchanged, so they do:
+
+    log L(x | x) − log K(x | x) = −h(μ − λ)(x),
+    log L(x | y) − log K(y | x) = U_s(y) − U_s(x) − ½h(μ − λ)(x) − ½h(μ − λ)(y) + O(h²).
+
+For that F must be of one time m in both rates of a jump. So steps come in blocks of four, whose m is their middle; a
+network is called once a step and once more a block, as rates behind a step are those in front of the next. (Euler steps
+mostly let sites jump independently. That has exact weights as well, but two jumps in one step are undone at other rates
+than they were made at: such weights spread by √h.) Draws without weights do without energies, with λ for μ.
 
 *MCMC.* Between blocks sites may be redrawn from their conditionals of exp(−U_t) (Gibbs, one colour of sites after the
 other). Such a move leaves p_t invariant and does not change weights: in log_ratio = log w + E(x_1) it adds
