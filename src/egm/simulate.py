@@ -71,6 +71,7 @@ class Simulation:
         return cls(state, *(tensors.get(name) for name in (".log_ratio", ".invertible", ".times")))
 
 
+@torch.no_grad()
 def simulate(
     predict: Predictor,
     path: ProductPath,
@@ -83,8 +84,6 @@ def simulate(
     error: ErrorOf | None = None,
     weigh: bool = False,
     between: Callable[[State, Tensor, Tensor], tuple[State, Tensor]] | None = None,
-    gradients: bool = False,
-    start: State | None = None,
     generator: torch.Generator | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
@@ -105,36 +104,10 @@ def simulate(
         weigh: compute `log_ratio`; only bridges and reveals have one.
         between: called with states, log_ratio and time after each step of a grid but the last; gives both anew
             (`egm.smc`). Needs `weigh`.
-        start: states [n, ...] to begin with, drawn from the path's prior at grid[0]; drawn here if left out.
-        gradients: let states and ratios be differentiated with respect to what `predict` depends on; symbols cannot.
         generator: source of every random number, on `device`.
         dtype: of times and reals; by default torch's.
         device: where to simulate.
     """
-    with torch.set_grad_enabled(gradients):
-        return _simulate(
-            predict, path, processes, n, grid=grid, solver=solver, calls=calls, error=error, weigh=weigh,
-            between=between, start=start, generator=generator, dtype=dtype, device=device,
-        )  # fmt: skip
-
-
-def _simulate(
-    predict: Predictor,
-    path: ProductPath,
-    processes: Mapping[str, Process[Any]],
-    n: int,
-    *,
-    grid: Tensor | None,
-    solver: Solver,
-    calls: int | None,
-    error: ErrorOf | None,
-    weigh: bool,
-    between: Callable[[State, Tensor, Tensor], tuple[State, Tensor]] | None,
-    start: State | None,
-    generator: torch.Generator | None,
-    dtype: torch.dtype | None,
-    device: torch.device | str | None,
-) -> Simulation:
     processes = in_order(path, processes)
     _check(processes, solver, weigh=weigh, exchange=between is not None)
     if weigh:
@@ -147,7 +120,7 @@ def _simulate(
     flows = {name: process for name, process in processes.items() if isinstance(process, Flow)}
     kernels = {name: process for name, process in processes.items() if name not in flows}
 
-    x = dict(start or path.prior_sample((n,), clock.start, generator=generator, dtype=dtype, device=device))
+    x = path.prior_sample((n,), clock.start, generator=generator, dtype=dtype, device=device)
     for name in clock.first_event:  # every reveal is still to come
         x[name] = torch.full_like(x[name], processes[name].path.variable.mask)
     log_ratio = -start_log_prob(path, x, clock)

@@ -9,9 +9,11 @@ import torch
 import egm
 from egm.baselines.pis import PIS, PISOptions
 from egm.denoiser_error import DenoiserError
-from egm.networks import MLP, Preconditioned
+from egm.diagnostics import weight_ess
+from egm.networks import MLP, Preconditioned, predict
 from egm.paths import Foellmer, ProductPath
 from egm.processes import Diffusion, Flow
+from egm.simulate import simulate
 from egm.spaces import Real, Space
 from egm.targets import Funnel, JointMoG, Target
 from egm.train.buffer import ReplayBuffer
@@ -34,6 +36,13 @@ def make(target, *, steps=8, seed=0, process: Any = Diffusion):
     return PIS(EnergyGuard(target), path, {"x": process(path["x"])}, network, error=error, options=options)  # type: ignore[arg-type]
 
 
+@torch.no_grad()
+def perturb(method):
+    """The last layer begins at zero: nothing is steered, and nothing behind it has a gradient."""
+    for p in method.network.parameters():
+        p.add_(0.2 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1), dtype=p.dtype))
+
+
 def loss(method, n=64, seed=0):
     generator = torch.Generator().manual_seed(seed)
     starts = method.end_points(ReplayBuffer(1), n, generator)
@@ -48,6 +57,32 @@ def test_an_unsteered_motion_ends_in_the_reference_law(steps):
     assert float(found["ess"]) == pytest.approx(1, abs=1e-9)
     other = loss(make(gaussian(mean=1.0), steps=steps))
     assert float(other["ess"]) < 0.9
+
+
+def test_weights_are_those_of_the_sampler():
+    """The same random numbers give the same paths as `simulate`, and the same weights."""
+    method = make(gaussian(mean=0.7, width=0.5), steps=6)
+    perturb(method)
+    drawn = simulate(
+        lambda x, t: predict(method.network, method.processes, x, t), method.path, method.processes, 64,
+        grid=method.grid, error=method.error, weigh=True, generator=torch.Generator().manual_seed(0),
+        dtype=torch.float64,
+    )  # fmt: skip
+    log_w = drawn.log_ratio - gaussian(mean=0.7, width=0.5).energy(**drawn.state)  # type: ignore[operator]
+    found = loss(method)
+    assert float(found["elbo"]) == pytest.approx(float(log_w.mean()), abs=1e-5)  # errors are kept in float32
+    assert float(found["ess"]) == pytest.approx(float(weight_ess(log_w)), abs=1e-5)
+    assert 0.05 < float(found["ess"]) < 0.95
+
+
+def test_the_part_that_is_left_out_of_the_loss_has_no_mean():
+    method = make(gaussian(mean=0.7, width=0.5))
+    perturb(method)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        chance = method._steered(method.end_points(ReplayBuffer(1), 4000, generator), generator)[2]
+    assert_mean(chance, 0.0)
+    assert float(chance.std()) > 0.1
 
 
 def test_steps_are_those_of_euler_and_maruyama():
@@ -67,10 +102,8 @@ def test_steps_are_those_of_euler_and_maruyama():
 def test_gradients_go_through_every_step_and_the_energy():
     """Against differences of the loss with the same random numbers."""
     method = make(gaussian(mean=0.7, width=0.5))
+    perturb(method)
     parameters = list(method.network.parameters())
-    with torch.no_grad():
-        for p in parameters:  # the last layer begins at zero, behind which nothing would have a gradient
-            p.add_(0.2 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1), dtype=p.dtype))
     found = torch.autograd.grad(loss(method)["loss"], parameters, allow_unused=True, materialize_grads=True)
     for p, gradient in zip(parameters, found, strict=True):
         at = int(gradient.abs().argmax())
@@ -116,9 +149,11 @@ def test_states_of_zero_density_are_left_out():
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match="pis differentiates the steps of diffusions, and 'x' follows a Flow"):
+    with pytest.raises(ValueError, match=r"pis steers a Brownian motion.*'x' follows Flow along Foellmer"):
         make(gaussian(), process=Flow)
-    with pytest.raises(ValueError, match="'b' follows a DiscreteJump"):
+    with pytest.raises(ValueError, match="'x' follows Diffusion along VE; use method='egm-sp'"):
+        egm.fit(gaussian(), "pis", steps=1, paths={"x": "VE"}, device="cpu", progress=False)
+    with pytest.raises(ValueError, match="'b' follows DiscreteJump along Masked"):
         egm.fit(JointMoG(dim=2), "pis", steps=1, device="cpu", progress=False)
     with pytest.raises(ValueError, match="simulation_steps must be at least 1, got 0"):
         PISOptions(simulation_steps=0)

@@ -207,6 +207,24 @@ def test_variables_of_one_shape_share_their_sites():
             assert moved.tolist() == [[False, True], [False, False]], (name, output)
 
 
+def test_scalars_of_sites_are_sums():
+    """Without what is read off all sites together, a scalar of two sites is that of each alone, twice."""
+    space = Space(x=Real(2))
+    torch.manual_seed(0)
+    network = randomise(SiteMLP(space, {"energy": ()}, width=8, depth=1, site_width=8).double())
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if "others" in name or "whole" in name:
+                parameter.zero_()
+
+    def energy(a: float, b: float) -> float:
+        x = torch.tensor([a, b], dtype=torch.float64)
+        return float(network({"x": x}, torch.tensor(0.5, dtype=torch.float64))["energy"].detach())
+
+    assert energy(0.3, -1.0) == pytest.approx(0.5 * (energy(0.3, 0.3) + energy(-1.0, -1.0)), abs=1e-12)
+    assert abs(energy(0.3, -1.0) - energy(0.3, 0.3)) > 1e-3
+
+
 @CASES
 def test_options_are_kept(case):
     body, _, options = BODIES[case]

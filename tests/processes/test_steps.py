@@ -7,7 +7,7 @@ import torch
 from scipy import stats as scipy_stats
 
 from cases import DISCRETE, GAUSSIAN, REALS, SYMBOLS, gauss_hermite, pairs, random_value, states
-from egm.paths import VE, CondOT, Masked, Uniform
+from egm.paths import VE, CondOT, Foellmer, Masked, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow, Jump, RealGenerator, Superposition
 from egm.processes.base import sample_table
 from egm.variables import Categorical, Real
@@ -218,6 +218,11 @@ def test_jumps_and_mixtures_carry_the_marginals(make):
     mixture = Superposition([(0.3, Flow(path)), (0.3, Diffusion(path)), (0.4, jump)])
     both = lambda *arguments: [denoised(*arguments), denoised(*arguments), kernel(*arguments)]  # noqa: E731
     assert mixture_path(mixture, path, both, seed=1) < 0.03
+
+
+def test_jumps_need_a_path_whose_width_falls():
+    with pytest.raises(ValueError, match="along Foellmer it rises; use CondOT, VE or VP"):
+        Jump(Foellmer(Real(1)))
 
 
 def test_superposition_checks_its_parts():

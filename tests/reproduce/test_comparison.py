@@ -110,15 +110,12 @@ def test_smoke_runs_are_not_judged():
 
 
 def test_quantities_of_a_record():
-    observed = {"v": {"mean": [1.0, 3.0], "stderr": [0.0, 0.0], "reference": [1.0, 1.0]}}
-    run = record(train_seconds=3.0, steps=1500, ess=0.9, log_z=21.4, observables=observed)
+    run = record(train_seconds=3.0, steps=1500, ess=0.9, log_z=21.4)
     assert QUANTITIES["ms_per_step"].value(run) == pytest.approx(2.0)
     assert QUANTITIES["log_z_error"].value(run) == pytest.approx(0.1)
-    assert QUANTITIES["marginal_error"].value(run) == pytest.approx(2**0.5)
     assert QUANTITIES["energy_calls"].value(run) == 1_800_000
     assert QUANTITIES["x_w2"].value(run) is None
     assert QUANTITIES["ms_per_step"].value(record(steps=None)) is None
-    assert QUANTITIES["marginal_error"].value(record()) is None
 
 
 def test_in_print(tmp_path):

@@ -165,6 +165,7 @@ class LeapsSampler(Sampler):
     @classmethod
     def of(cls, sampler: Sampler) -> LeapsSampler:
         """A sampler of LEAPS from one with its parts and its configuration."""
+        only_variable(sampler.space)
         if not is_locally_equivariant(sampler.network):
             body = getattr(sampler.network, "body", sampler.network)
             raise ValueError(

@@ -1,19 +1,24 @@
 """PIS, the path integral sampler: a Brownian motion from the origin is steered so that it ends in the target.
 
-The sampler's own simulation is differentiated. On the path of a Brownian motion (`egm.paths.Foellmer`), with the steps
-widened by the error that the reference law has, the kernels of `egm.simulate` are Euler–Maruyama steps of
+    dX = u_θ(X, t) dt + dW,      u_θ = (x̂_1 − X)/(1 − t),      x_{k+1} = x_k + h u_k + √h ε_k.
 
-    dX = u_θ(X, t) dt + dW,      u_θ = (x̂_1 − X)/(1 − t),
+Without u it ends in N(0, I), so the path weights of these steps are
 
-and the loss −E[log w], w the exact path weights, is the divergence of the steered from the target's paths, log Z apart.
+    log w = −E(x_1) − log N(x_1; 0, I) − Σ_k [ ½h |u_k|² + √h u_k·ε_k ].
+
+They are those of the steps that the trained sampler takes: on the path of a Brownian motion (`egm.paths.Foellmer`),
+widened by the error that the reference law has, a bridge is this Euler–Maruyama step. The loss −E[log w] is, log Z
+apart, the divergence of the steered from the target's paths; of its terms the last has the mean zero and is left out.
 It is minimised by gradients through all steps and through the energy at the end, so no buffer is needed; every state
 costs one energy and one gradient of it. Modes that the sampler does not visit do not enter the loss: it may lose them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -25,10 +30,10 @@ from egm.diagnostics import weight_ess
 from egm.methods.base import Method
 from egm.methods.egm import default_t_min
 from egm.networks import predict
+from egm.paths.gaussian import Foellmer
 from egm.paths.product import ProductPath
 from egm.processes.base import Process
 from egm.processes.diffusion import Diffusion
-from egm.simulate import simulate
 from egm.spaces import State
 from egm.train.buffer import ReplayBuffer
 from egm.train.guard import EnergyGuard
@@ -65,10 +70,10 @@ class PIS(Method):
         options: PISOptions,
     ) -> None:
         for name, process in processes.items():
-            if not isinstance(process, Diffusion):
+            if not (isinstance(process, Diffusion) and isinstance(process.path, Foellmer)):
                 raise ValueError(
-                    f"pis differentiates the steps of diffusions, and '{name}' follows a {type(process).__name__};"
-                    " use method='egm-sp'"
+                    f"pis steers a Brownian motion, the diffusion along Foellmer(), and '{name}' follows"
+                    f" {type(process).__name__} along {type(process.path).__name__}; use method='egm-sp'"
                 )
         super().__init__(energy, path, processes, network, error)
         self.grid = time_grid(options.simulation_steps, start=default_t_min(path))
@@ -81,19 +86,38 @@ class PIS(Method):
 
     def losses(self, x_1: State, *, first: bool, generator: torch.Generator) -> dict[str, Tensor]:
         """See `Method.losses`; here x_1 is where simulations begin."""
-        n = len(next(iter(x_1.values())))
-        drawn = simulate(
-            lambda x, t: predict(self.network, self.processes, x, t), self.path, self.processes, n, grid=self.grid,
-            error=self.error, weigh=True, gradients=True, start=x_1, generator=generator,
-            dtype=self.parameter.dtype, device=self.parameter.device,
-        )  # fmt: skip
-        fixed = {name: x.detach() for name, x in drawn.state.items()}
+        x, cost, chance = self._steered(x_1, generator)
+        fixed = {name: y.detach() for name, y in x.items()}
         energy, gradient = self.energy.with_gradient(fixed)
         inside = torch.isfinite(energy)
-        for name, x in drawn.state.items():  # adds zero, with the gradient of the energy
+        for name, y in x.items():  # adds zero, with the gradient of the energy
             slope = torch.where(torch.isfinite(gradient[name]), gradient[name], 0.0)
-            energy = energy + ((x - fixed[name]) * slope).flatten(1).sum(1)
-        log_w = drawn.log_ratio - torch.where(inside, energy, 0.0)  # type: ignore[operator]
-        mean = torch.where(inside, log_w, 0.0).sum() / inside.sum().clamp(min=1)
-        ess = weight_ess(torch.where(inside, log_w, -torch.inf).detach())
-        return {"loss": -mean, "elbo": mean.detach(), "ess": ess}
+            energy = energy + _sum((y - fixed[name]) * slope)
+        cost = cost + torch.where(inside, energy, 0.0)
+        log_w = (-cost - chance).detach()
+        loss, elbo = (torch.where(inside, each, 0.0).sum() / inside.sum().clamp(min=1) for each in (cost, log_w))
+        return {"loss": loss, "elbo": elbo, "ess": weight_ess(torch.where(inside, log_w, -torch.inf))}
+
+    def _steered(self, x: State, generator: torch.Generator) -> tuple[State, Tensor, Tensor]:
+        """x_1, Σ ½h |u|² + log N(x_1; 0, I), and Σ √h u·ε without its gradient, [n] each."""
+        n, variables = len(next(iter(x.values()))), self.path.space.real
+        cost, chance = self.parameter.new_zeros((2, n))
+        for t, r in pairwise(self.grid.tolist()):
+            prediction = predict(self.network, self.processes, x, self.parameter.new_full((n,), t))
+            moved: State = {}
+            for name, y in x.items():
+                u = (variables[name].project(prediction[name]) - y) / (1 - t)
+                noise = variables[name].noise((n,), generator=generator, dtype=y.dtype, device=y.device)
+                noise = math.sqrt(r - t) * noise
+                moved[name] = y + (r - t) * u + noise
+                cost = cost + 0.5 * (r - t) * _sum(u.square())
+                chance = chance + _sum(u.detach() * noise)
+            x = moved
+        for name, y in x.items():
+            cost = cost + variables[name].gaussian_log_prob(y, cost.new_ones(()))
+        return x, cost, chance
+
+
+def _sum(x: Tensor) -> Tensor:
+    """Over all axes but the first."""
+    return x.reshape(len(x), -1).sum(1)

@@ -5,7 +5,8 @@
 
 N(h) = (h − mean)/std. The W, A, B, U and head are shared by the sites of a variable, P_i is a site's own. Where a site
 ends depends on where it is more than on any other site; a perceptron has to learn that for each site anew, this network
-once for all of them. With many coordinates it learns from a fraction of the draws.
+once for all of them. With many coordinates it learns from a fraction of the draws. A scalar is a number read off c plus
+the sum over sites of one number a site, as energies are made of terms of their own.
 
 Variables of the same shape are taken to share their sites: the features of site i are those of all of them there. In a
 model with switches (a symbol that says which law its own coordinate has) a coordinate's mean depends on its own symbol
@@ -15,7 +16,7 @@ first of all, and its symbol on the coordinate.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -59,15 +60,19 @@ class SiteMLP(Body):
         self.first = nn.Linear(sum(reader.sites * reader.features for reader in readers.values()), width)
         self.first_time = nn.Linear(TIME_FEATURES, width, bias=False)
         self.blocks = nn.ModuleList(perceptron(width, nn.Linear(width, width)) for _ in range(depth))
+        options = {"width": width, "site_width": site_width, "depth": site_depth}
+
+        def sites(name: str, shape: tuple[int, ...]) -> _Sites:
+            return _Sites(sum(readers[other].features for other in self.sharing[name]), space[name], shape, **options)
+
+        #: of a scalar, one variable of each shape stands for all that share its sites
+        self.terms = [name for name, others in self.sharing.items() if name == others[0]]
         self.predictors = nn.ModuleList(
-            _Sites(
-                sum(readers[other].features for other in self.sharing[name]), space[name], shape,
-                width=width, site_width=site_width, depth=site_depth,
-            )
+            sites(name, shape)
             if name in readers
-            else perceptron(width, Head(width, shape))
+            else _Scalar(perceptron(width, Head(width, ())), [sites(term, shapes[term]) for term in self.terms])
             for name, shape in self.outputs.items()
-        )  # fmt: skip
+        )
 
     def forward(self, state: State, t: Tensor) -> State:
         batch, time = self.batch_shape(state, t), self.time(t)
@@ -78,13 +83,13 @@ class SiteMLP(Body):
         c = self.first(join([x.flatten(-2) for x in features.values()])).add_(self.first_time(time))
         for block in self.blocks:
             c = c + block(c)
+        shared = {name: join([features[other] for other in others]) for name, others in self.sharing.items()}
         result: State = {}
         for (name, shape), predictor in zip(self.outputs.items(), self.predictors, strict=True):
             if name in features:
-                own = join([features[other] for other in self.sharing[name]])
-                result[name] = predictor(own, c, time).reshape((*batch, *shape))
+                result[name] = predictor(shared[name], c, time).reshape((*batch, *shape))
             else:
-                result[name] = predictor(c)
+                result[name] = predictor([shared[term] for term in self.terms], c, time)
         return result
 
 
@@ -135,3 +140,17 @@ class _Sites(nn.Module):
         for shift, up, down in zip(self.times, self.up, self.down, strict=True):
             h = h + down(silu(up(layer_norm(h, norm)).add_(shift(time)[..., None, :]), inplace=True))
         return self.head(layer_norm(h, norm))
+
+
+class _Scalar(nn.Module):
+    """A number read off all sites together, and one off each, summed."""
+
+    def __init__(self, whole: nn.Module, terms: Iterable[_Sites]) -> None:
+        super().__init__()
+        self.whole, self.terms = whole, nn.ModuleList(terms)
+
+    def forward(self, features: Iterable[Tensor], c: Tensor, time: Tensor) -> Tensor:
+        total = self.whole(c)
+        for x, term in zip(features, self.terms, strict=True):
+            total = total + term(x, c, time).sum((-1, -2))
+        return total

@@ -39,6 +39,12 @@ class Jump(RealProcess):
                 "the continuous jump moves one coordinate at a time and leaves the centred subspace;"
                 " use Flow or Diffusion for centered variables"
             )
+        times = torch.linspace(0.01, 0.99, 99, dtype=torch.float64, device="cpu")
+        if not bool((path.log_variance_dot(times) < 0).all()):
+            raise ValueError(
+                f"the continuous jump follows paths on which σ_t falls, and along {type(path).__name__} it rises;"
+                " use CondOT, VE or VP, or a Diffusion"
+            )
         if bins < 2:
             raise ValueError(f"bins must be at least 2, got {bins}")
         if limit is None:

@@ -58,16 +58,6 @@ def _log_z_error(record: Record) -> float | None:
     return None if found is None or exact is None else abs(found - exact)
 
 
-def _marginal_error(record: Record) -> float | None:
-    """Root mean square distance of the means of observables to those of reference draws."""
-    pairs = [
-        (mean, reference)
-        for observed in (record.get("observables") or {}).values()
-        for mean, reference in zip(observed["mean"], observed["reference"], strict=True)
-    ]
-    return statistics.fmean((a - b) ** 2 for a, b in pairs) ** 0.5 if pairs else None
-
-
 QUANTITIES = {
     "e_w1": Quantity("E-W1", _distance("e_w1")),
     "e_w2": Quantity("E-W2", _distance("e_w2")),
@@ -76,7 +66,6 @@ QUANTITIES = {
     "modes": Quantity("modes", lambda record: record.get("modes"), more=True, unit="count"),
     "ess": Quantity("ESS", lambda record: record["ess"], more=True, unit="share"),
     "log_z_error": Quantity("error of log Z", _log_z_error, unit="share"),
-    "marginal_error": Quantity("error of marginals", _marginal_error, unit="share"),
     "ms_per_step": Quantity("ms a step", _ms_per_step),
     "energy_calls": Quantity("energy calls", lambda record: record["energy_calls"], unit="count"),
     "score_calls": Quantity("gradient calls", lambda record: record["score_calls"], unit="count"),

@@ -29,7 +29,7 @@ CALLS_OF = "calls of "
 BUDGETS = ("steps", "time_limit")
 #: what `all` runs, in the order of the results page; those of two CPU cores are asked for by name
 TABLES = (
-    *("table1", "table2", "manywell", "leaps", "cost", "epsilon", "ema", "particles", "bayes"),
+    *("table1", "table2", "manywell", "leaps", "cost", "epsilon", "ema", "particles"),
     *("beyond", "symmetries", "time_to_floor", "cpu"),
 )
 BY_NAME_ONLY = ("cpu",)

@@ -45,7 +45,7 @@ class Extra:
 
     Attributes:
         title, text: of its section.
-        columns: heading by key.
+        columns: heading by key; dots lead into a record.
         command: what writes the file.
     """
 
@@ -55,8 +55,26 @@ class Extra:
     command: str
 
 
+MARGINALS = ("inclusion", "coefficient", "together", "fitted", "labelled")  # of either posterior
 MACHINE = {"hardware": "hardware", "torch": "torch", "commit": "commit"}
 EXTRAS = {
+    "bayes": Extra(
+        "Posteriors: spike-and-slab regression and a Gaussian mixture",
+        "The largest error of marginals that are known by enumeration (see [bayes.md](bayes.md)), one line a run, from"
+        " weighted draws (mean of several sets) or from all states of the chains after warm-up. Chains make as many"
+        " calls, of energy and gradient together, as EGM-SP made for training and one set of draws. Floors are the mean"
+        " errors of as many exact draws as EGM-SP has.",
+        {
+            **{"problem": "posterior", "method": "method", "seed": "seed", "calls": "calls", "ess": "ESS"},
+            **{
+                f"metrics.{name}_max.{key}": f"{name}{', floor' if key == 'floor' else ''}"
+                for name in MARGINALS
+                for key in ("mean", "floor")
+            },
+            **{"n": "n", "train_seconds": "seconds", "r_hat": "R-hat", **MACHINE},
+        },
+        "python benchmarks/bayes.py --results results/bayes.json",
+    ),
     "speed": Extra(
         "Speed",
         "Milliseconds of a gradient step with the paper's settings (`draws`: of 2000 draws), beside the authors' code"
@@ -148,7 +166,13 @@ def _names(cells: Sequence[Cell]) -> str:
 
 
 def _grid(columns: Mapping[str, str], records: Sequence[Mapping[str, Any]]) -> Grid:
-    return list(columns.values()), [[_text(key, record.get(key)) for key in columns] for record in records]
+    return list(columns.values()), [[_text(key, _at(record, key)) for key in columns] for record in records]
+
+
+def _at(record: Any, key: str) -> Any:
+    for part in key.split("."):
+        record = record.get(part) if isinstance(record, Mapping) else None
+    return record
 
 
 def _text(key: str, value: Any) -> str:
