@@ -3,7 +3,8 @@
 import torch
 from torch import nn
 
-from egm.methods.egm import EGM, EGMOptions
+from egm.methods.egm import EGM
+from egm.methods.egm_options import EGMOptions
 from egm.paths import VE, CondOT, Masked, Uniform
 from egm.train.guard import EnergyGuard
 from marginals import LabelledGaussians, TinyIsing

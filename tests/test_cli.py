@@ -15,7 +15,7 @@ import egm
 from cli_cases import ISING, OWN, TINY, TINY_SP, config_of, results_of
 from egm.cli import main
 from egm.cli.report import _finite
-from egm.methods.egm import EGMOptions
+from egm.methods.egm_options import EGMOptions
 from egm.networks import NETWORKS
 from egm.registry import METHOD_NAMES, OPTION_GROUPS, PATHS, PROCESSES, TARGETS
 from egm.train.options import TrainingOptions

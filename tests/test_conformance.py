@@ -13,7 +13,7 @@ import pytest
 
 from calibrate_conformance import SEEDS, TABLE, threshold
 from conformance import CELLS, COMBINATIONS, COMMON, DRAWS, JUMP, PROBLEMS, Cell
-from egm.methods.egm import EGMOptions
+from egm.methods.egm_options import EGMOptions
 
 SEED = 100
 CALIBRATION = json.loads(TABLE.read_text(encoding="utf-8"))

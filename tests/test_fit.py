@@ -12,7 +12,7 @@ from torch import nn
 import egm
 from egm import processes
 from egm.build import split_options
-from egm.methods.egm import EGMOptions
+from egm.methods.egm_options import EGMOptions
 from egm.paths import VE, CondOT, Cosine, Masked, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow, Jump, Superposition
 from egm.targets import JointMoG

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,6 +34,7 @@ from egm.paths.product import AnyPath
 from egm.processes.base import Process
 from egm.registry import METHOD_NAMES, METHODS
 from egm.sampler import Sampler
+from egm.start import Start
 from egm.targets.base import Target
 from egm.train.options import TrainingOptions
 from egm.train.progress import make_progress
@@ -86,9 +86,10 @@ def fit(
         progress: show a bar (on a terminal) or lines.
         source: how `egm train --resume` finds the target again, "module:function".
         notes: kept in the run's configuration as they are, plain values; the command line notes the recipe here.
-        **options: of the loop (`egm.train.options.TrainingOptions`) and the method (`egm.methods.egm.EGMOptions`,
-            `egm.methods.self_proposal.SPOptions`, `egm.baselines.pis.PISOptions`,
-            `egm.baselines.leaps.LeapsOptions`), or of chains (`egm.baselines.chain_options.ChainOptions`).
+        **options: of the loop (`egm.train.options.TrainingOptions`) and the method
+            (`egm.methods.egm_options.EGMOptions`, `egm.methods.self_proposal.SPOptions`,
+            `egm.baselines.pis.PISOptions`, `egm.baselines.leaps.LeapsOptions`), or of chains
+            (`egm.baselines.chain_options.ChainOptions`).
 
     Ctrl-C stops early and returns the sampler so far. Chains give an `egm.ChainSampler`.
     """
@@ -106,7 +107,7 @@ def fit(
             parts={**parts, "start": start}, out=out, progress=progress, source=source, notes=notes or {},
         )  # fmt: skip
         return _as_sampler(chains)
-    begun = None if start is None else _Start.of(start)
+    begun = None if start is None else Start.of(start)
     own_parts = [
         name for name, given in (("network", network), ("symmetries", options.get("symmetries"))) if given is not None
     ]
@@ -219,59 +220,6 @@ def _as_sampler(chains: ChainSampler) -> Sampler:
     Chains keep to what every sampler has: sample, save, why_unweighted, space, target, device and config.
     """
     return cast(Sampler, chains)
-
-
-@dataclass(frozen=True)
-class _Start:
-    """What a run begins with: the configuration of another and the tensors of its modules."""
-
-    config: dict[str, Any]
-    learned: Mapping[str, Mapping[str, torch.Tensor]]
-
-    @classmethod
-    def of(cls, start: Sampler | str | Path) -> _Start:
-        if isinstance(start, Sampler):
-            return cls(start.config, {name: module.state_dict() for name, module in start.modules().items()})
-        run = RunDirectory(start)
-        return cls(run.read_config(), run.read_sampler())
-
-    def parts(
-        self,
-        target: Target,
-        network: nn.Module | str | None,
-        paths: Mapping[str, str | AnyPath] | None,
-        processes: Mapping[str, str | type | Process[Any]] | None,
-    ) -> tuple[nn.Module | str, Mapping[str, str | AnyPath], Mapping[str, str | type | Process[Any]]]:
-        """Network, paths and processes of the new run: what is given, and otherwise those of the start."""
-        config = self.config
-        if list(config["paths"]) != list(target.space):
-            raise ValueError(
-                f"start has the variables {list(config['paths'])}, not {list(target.space)} of {target!r}; start from a"
-                " run on the same space"
-            )
-        if network is None and config["network"].startswith("user:"):
-            raise ValueError(f"start has a network of its own ({config['network'][6:]}); pass it as network= instead")
-        return (
-            network or config["network"],
-            {**config["paths"], **(paths or {})},
-            {**config["processes"], **(processes or {})},
-        )
-
-    def hand_over(self, sampler: Sampler, *, given: list[str]) -> None:
-        """Copy what was learned; `given` are the options of the new run that may have changed its network."""
-        for name, module in (("network", sampler.network), ("error", sampler.error)):
-            learned = self.learned.get(name, {})  # some have nothing to save
-            if {key: x.shape for key, x in learned.items()} != {key: x.shape for key, x in module.state_dict().items()}:
-                fix = " and ".join(given)
-                raise ValueError(
-                    f"start has another {name}: {self._network(self.config)}, not {self._network(sampler.config)}; "
-                    + (f"leave {fix} out" if given else "start from a run on the same space")
-                )
-            module.load_state_dict(learned)
-
-    @staticmethod
-    def _network(config: Mapping[str, Any]) -> str:
-        return f"{config['network']} with symmetries={config['symmetries']} for {config['space']}"
 
 
 def _target_of(config: dict[str, Any], target: Target | None, *, required: bool = True) -> Target | None:

@@ -12,7 +12,8 @@ from egm.baselines.chain_options import CHAIN_METHODS, ChainOptions
 from egm.baselines.leaps import TRAINING, Leaps, LeapsOptions, LeapsSampler, default_network
 from egm.baselines.pis import PIS, PISOptions
 from egm.methods.base import Method
-from egm.methods.egm import EGM, EGMOptions
+from egm.methods.egm import EGM
+from egm.methods.egm_options import EGMOptions
 from egm.methods.self_proposal import SelfProposal, SPOptions
 from egm.sampler import Sampler
 from egm.targets.base import Target

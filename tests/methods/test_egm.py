@@ -9,7 +9,8 @@ from torch import nn
 
 from egm.energy_model import EnergyModel
 from egm.methods.base import T_MAX
-from egm.methods.egm import EGM, EGMOptions, default_t_min
+from egm.methods.egm import EGM, default_t_min
+from egm.methods.egm_options import EGMOptions
 from egm.paths import VE, VP, CondOT, Masked, ProductPath, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow, Jump
 from egm.spaces import Categorical, Real, Space

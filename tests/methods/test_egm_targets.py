@@ -9,7 +9,8 @@ from torch import nn
 import egm.methods.egm as module
 from egm.energy_model import EnergyModel
 from egm.losses import variable_loss
-from egm.methods.egm import EGM, EGMOptions
+from egm.methods.egm import EGM
+from egm.methods.egm_options import EGMOptions
 from egm.paths import ProductPath
 from egm.processes import DiscreteJump
 from egm.spaces import Categorical, Space

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from egm.denoiser_error import DenoiserError
 from egm.energy_model import EnergyModel
 from egm.methods.base import Method
-from egm.methods.egm import EGM, EGMOptions
+from egm.methods.egm import EGM
+from egm.methods.egm_options import EGMOptions
 from egm.paths.gaussian import GaussianPath
 from egm.paths.product import ProductPath
 from egm.processes.base import DenoisingProcess, Process

@@ -1,0 +1,78 @@
+"""Options of EGM and EGM-BS, and of the baselines that are made of their parts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from egm.losses import RealLoss, SymbolLoss
+from egm.methods.base import T_MAX
+from egm.paths.base import Proposal
+from egm.train.options import check_numbers
+
+
+@dataclass(frozen=True)
+class EGMOptions:
+    """Options of EGM and EGM-BS; those in the second block concern EGM-BS alone.
+
+    Attributes:
+        proposals: number K of proposals for each state.
+        proposal: their law, "reference" or "flat" (the paper's), see `egm.estimators`.
+        estimator: what is averaged for real variables, "end-points" or, where the energy has a gradient, "scores".
+        real_loss: what the squared error of real variables compares, "denoiser" or "generator" (the paper's drift).
+        symbol_loss: "cross-entropy" or "squared" (the paper's).
+        lambda_disc, lambda_cont: weights of the losses of categorical and real variables.
+        clip_estimate: largest norm of a real variable's regression target.
+        time_weight: multiply the loss by t ("t", as the paper does for mixed EGM-BS) or not ("none").
+        t_min: smallest time; by default 0.01 where flat proposals or rates are singular at 0, otherwise 0.
+        memory: bytes that proposals may take at once.
+
+        epsilon: the bootstrapping step ε.
+        bootstrap: "proposals" (random end points at r), or "single-site": the limit ε → 0 for masked variables, which
+            needs no proposals (other variables keep theirs).
+        sites: masked sites looked at in each state by "single-site".
+        energy_target: what E^φ is regressed on: "direct" (Ê_t from the target's energy) or "bootstrap" (Ê_t from E^φ
+            at r, the target's energy at r = 1).
+        energy_learning_rate: of E^φ.
+        energy_ema, energy_ema_start: decay of the running average of E^φ that estimates use, and the share of training
+            after which averaging begins (before, E^φ itself is used).
+        clip_energy: largest Ê_t that E^φ is regressed on.
+        forward_looking: add the target's partial energy to E^φ; by default wherever it exists.
+    """
+
+    proposals: int = 512
+    proposal: Proposal = "reference"
+    estimator: Literal["end-points", "scores"] = "end-points"
+    real_loss: RealLoss = "denoiser"
+    symbol_loss: SymbolLoss = "cross-entropy"
+    lambda_disc: float = 1.0
+    lambda_cont: float = 1.0
+    clip_estimate: float | None = None
+    time_weight: Literal["none", "t"] = "none"
+    t_min: float | None = None
+    memory: int = 2**30
+
+    epsilon: float = 0.1
+    bootstrap: Literal["proposals", "single-site"] = "proposals"
+    sites: int = 8
+    energy_target: Literal["direct", "bootstrap"] = "bootstrap"
+    energy_learning_rate: float = 1e-3
+    energy_ema: float = 0.99
+    energy_ema_start: float = 0.0
+    clip_energy: float | None = None
+    forward_looking: bool | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 - T_MAX < self.epsilon < 1:  # a shorter step would never reach the target's energy
+            raise ValueError(f"epsilon is a step in time and lies between {1 - T_MAX:.3g} and 1, got {self.epsilon}")
+        if self.proposals < 1 or self.sites < 1:
+            raise ValueError(f"proposals and sites must be at least 1, got {self.proposals} and {self.sites}")
+        if self.t_min is not None and not 0 <= self.t_min < T_MAX:
+            raise ValueError(f"t_min must lie in [0, {T_MAX}), got {self.t_min}")
+        if self.clip_energy is not None and not math.isfinite(self.clip_energy):
+            raise ValueError(f"clip_energy must be a finite number, or None for no clipping, got {self.clip_energy}")
+        check_numbers(
+            self, positive=("clip_estimate", "memory", "energy_learning_rate"),
+            non_negative=("lambda_disc", "lambda_cont"), decays=("energy_ema",), shares=("energy_ema_start",),
+        )  # fmt: skip
