@@ -69,7 +69,7 @@ def train_and_judge(problem: Problem, seed: int, *, steps: int, device: str) -> 
     began = time.perf_counter()
     options = {**COMMON, **OPTIONS[problem.name]}
     sampler = egm.fit(target, "egm-sp", steps=steps, seed=seed, device=device, progress=False, **options)
-    seconds, calls = time.perf_counter() - began, target.energy_calls
+    seconds, calls, scores = time.perf_counter() - began, target.energy_calls, target.score_calls
     began = time.perf_counter()
     sets = [sampler.sample(DRAWS, seed=derive_seed(EVALUATION_SEED + seed, i)) for i in range(REPEATS)]
     draw_seconds = (time.perf_counter() - began) / REPEATS
@@ -92,8 +92,8 @@ def train_and_judge(problem: Problem, seed: int, *, steps: int, device: str) -> 
         "draw_seconds": round(draw_seconds, 2),
         "steps": steps,
         "energy_calls": calls,
-        "score_calls": 0,
-        "calls": calls + DRAWS,
+        "score_calls": scores,
+        "calls": calls + scores + DRAWS,
         "eval_energy_calls": sum(draws.energy_calls for draws in sets),
         "options": options,
     }

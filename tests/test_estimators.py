@@ -122,8 +122,12 @@ def test_scores_are_better_at_late_times_and_end_points_at_early_ones():
     assert errors[0.1, True] > 5 * errors[0.1, False]
 
 
-def test_no_score_where_the_density_is_zero():
-    """Outside of the support the gradient is not a number; the weight there is zero."""
+def test_scores_near_walls():
+    """Half a Gaussian, x > 0: end points find its mean; scores are finite and lack the term of the boundary.
+
+    Given x_t, x_1 is a Gaussian N(m, s²) cut at zero, whose mean is μ = m + s φ(m/s)/Φ(m/s). The mean score −μ gives
+    x_t/α − (σ/α)² μ, which is even outside.
+    """
     path = ProductPath(Space(x=Real(1)))
 
     def energy(state, r):
@@ -131,14 +135,21 @@ def test_no_score_where_the_density_is_zero():
         value = torch.where(x > 0, 0.5 * x.square(), math.inf)
         return value, {"x": torch.where(x > 0, x, math.nan)[..., None]}
 
-    x_t = {"x": torch.full((3, 1), 0.2)}
-    got = estimate(
-        lambda x, r: energy(x, r)[0], path, {"x": Flow(path["x"])}, x_t, torch.full((3,), 0.5), count=64,  # type: ignore[arg-type]
-        scores=energy,
-        generator=torch.Generator().manual_seed(0),
-    )  # fmt: skip
-    assert bool(torch.isfinite(got.prediction["x"]).all())
-    assert bool((got.ess < 1).all())
+    t, x_t = 0.5, {"x": torch.full((3, 1), 0.2, dtype=torch.float64)}
+    times = torch.full((3,), t, dtype=torch.float64)
+    precision = 1 + (t / (1 - t)) ** 2
+    m, s = 0.2 * t / (1 - t) ** 2 / precision, precision**-0.5
+    density, share = math.exp(-0.5 * (m / s) ** 2) / math.sqrt(2 * math.pi), 0.5 * (1 + math.erf(m / s / math.sqrt(2)))
+    mean = m + s * density / share
+    for scores, expected in ((None, mean), (energy, 0.2 / t - ((1 - t) / t) ** 2 * mean)):
+        got = estimate(
+            lambda x, r: energy(x, r)[0], path, {"x": Flow(path["x"])}, x_t, times, count=40_000,  # type: ignore[arg-type]
+            scores=scores, generator=torch.Generator().manual_seed(0),
+        )  # fmt: skip
+        assert float(got.prediction["x"].mean()) == pytest.approx(expected, abs=0.02)
+        assert bool((got.ess < 1).all())
+    assert mean > 0.6
+    assert 0.2 / t - ((1 - t) / t) ** 2 * mean < 0
 
 
 @pytest.mark.parametrize("name", ["ising-masked", "ising-uniform"])

@@ -61,7 +61,8 @@ PUBLISHED_GIBBS = {
 
 def test_every_column_of_the_tables_has_both_recipes():
     columns = [f"{folder}/{name}" for folder in ("fast", "paper") for name in COLUMNS]
-    beyond = ("funnel", "gmm40", "ising10-critical", "ising15-critical", "ising16-critical", "potts16-critical")
+    lattices = ("ising10-critical", "ising15-critical", "ising16-critical", "potts16-critical")
+    beyond = ("dw4", "funnel", "gmm40", *lattices, "lj13")
     assert recipes.names() == sorted([*columns, *(f"fast/{name}" for name in beyond)])
     for name in columns:
         folder, column = name.split("/")

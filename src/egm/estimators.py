@@ -14,6 +14,7 @@ that of exp(−E_r)/p^ref_r, and nothing is singular at t = 0, where flat propos
 
 Where E_r has a gradient, the denoiser of a real variable can be averaged from it instead of from end points, by the
 target score identity ∇ log p_t(x_t) = −(α_r/α_t) E[∇E_r(x_r) | x_t]. That has the smaller variance where σ_t is small.
+It needs a density that falls to zero continuously: at a hard wall (E = +inf) a term of its boundary would be missing.
 """
 
 from __future__ import annotations

@@ -139,17 +139,19 @@ def test_tempering_finds_the_masses_that_gibbs_does_not():
 # ---------------------------------------------------------------------- what a run costs
 
 
-def cost_of(method: str, target: egm.Target) -> tuple[int, int]:
-    """Energies and gradients of one step of one chain, by the definitions of the kernels."""
+def cost_of(method: str, target: egm.Target) -> tuple[int, int, int]:
+    """Energies and gradients of one step of one chain, by the definitions of the kernels, and those of the start."""
     sites = sum(variable.sites for variable in target.space.categorical.values())
     energies = 2 * sites + (2 if target.space.real else 0)
     scores = 2 if target.space.real else 0
     if method == "swendsen-wang":
-        return 0, 0
+        return 0, 0, 0
+    if method == "mala":  # it knows its state from the step before
+        return 1, 1, 1
     if method == "tempering":
         replicas = default_replicas(target.space)
-        return replicas * (energies + 1), replicas * scores
-    return energies, scores
+        return replicas * (energies + 1), replicas * scores, 0
+    return energies, scores, 0
 
 
 CASES = [
@@ -174,10 +176,10 @@ def test_calls_are_counted_exactly(method, make):
     """The check of the energy, warm-up, every step, and an energy for each state that is kept."""
     target = make()
     sampler = chains_of(target, method, chains=3, warmup=5, steps=20, thin=4)
-    energies, scores = cost_of(method, target)
+    energies, scores, start = cost_of(method, target)
     outcome = sampler.config["outcome"]
-    assert outcome["energy_calls"] == check_calls(make) + 3 * 25 * energies + 3 * 5
-    assert outcome["score_calls"] == 3 * 25 * scores
+    assert outcome["energy_calls"] == check_calls(make) + 3 * (start + 25 * energies + 5)
+    assert outcome["score_calls"] == 3 * (start + 25 * scores)
     assert (target.energy_calls, target.score_calls) == (outcome["energy_calls"], outcome["score_calls"])
     assert (outcome["step"], outcome["warmup"], outcome["thin"], outcome["kept"]) == (20, 5, 4, 15)
 
@@ -185,7 +187,8 @@ def test_calls_are_counted_exactly(method, make):
 @every_method
 def test_a_budget_of_energy_calls_is_used_up_and_not_exceeded(method, make):
     target = make()
-    budget = check_calls(make) + 3 * (5 * cost_of(method, target)[0] + 4 * (cost_of(method, target)[0] + 1)) + 1
+    energies, _, start = cost_of(method, target)
+    budget = check_calls(make) + 3 * (start + 5 * energies + 4 * (energies + 1)) + 1
     limits = {"energy_calls": budget, **({"steps": 1000} if method == "swendsen-wang" else {})}
     outcome = chains_of(target, method, chains=3, warmup=5, **limits).config["outcome"]
     assert outcome["energy_calls"] == target.energy_calls == budget - 1
@@ -414,7 +417,7 @@ def interrupting(calls: int) -> egm.Target:
 
 
 def test_an_interrupt_returns_what_there_is(tmp_path, capsys):
-    sampler = chains_of(interrupting(5 + 2 * 4 + 2 * 30), "mala", warmup=4, steps=10_000, out=tmp_path / "run")
+    sampler = chains_of(interrupting(5 + 1 + 4 + 30), "mala", warmup=4, steps=10_000, out=tmp_path / "run")
     assert "stopped after 30 steps of each chain; 120 states are kept and saved in" in capsys.readouterr().out
     assert sampler.kept == 120
     assert same(sampler, chains_of(egm.Target(BIMODAL, double_well), "mala", warmup=4, steps=30))

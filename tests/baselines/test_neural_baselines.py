@@ -1,6 +1,7 @@
 """iEFM and iDEM as EGM with other parts; every neural baseline is saved, resumed and counted as other methods are."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -56,6 +57,17 @@ def test_calls_are_counted():
     states = RUN["steps"] * LOOP["batch_size"] * 4
     assert target.score_calls == states
     assert states <= target.energy_calls < states + 200  # and the check before
+
+
+def test_scores_warn_of_hard_walls():
+    space = egm.Space(x=egm.Real(1))
+    wall = egm.Target(space, lambda x: torch.where(x[..., 0] > 0, x[..., 0], math.inf), name="wall")
+    with pytest.warns(RuntimeWarning, match="behind a hard wall they are wrong, use estimator='end-points'"):
+        egm.fit(wall, "idem", **{**LOOP, **RUN})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        egm.fit(wall, "iefm", **{**LOOP, **RUN})
+        egm.fit(Funnel(dim=2), "idem", **{**LOOP, **RUN})
 
 
 def test_scores_go_with_egm_wherever_there_is_a_gradient():

@@ -27,6 +27,19 @@ def test_gibbs_moves_to_the_target_from_one_state():
     assert_counts(counts, model.probabilities())
 
 
+def test_random_sites_in_the_place_of_a_scan():
+    model = Table()
+    assert_invariant(Gibbs(model.target, sites=6), model.exact, model.features)
+    start = {"a": torch.zeros(CHAINS, 3, dtype=torch.int64), "b": torch.zeros(CHAINS, dtype=torch.int64)}
+    counts = torch.bincount(model.index(take(Gibbs(model.target, sites=4), start, 100)), minlength=48)
+    assert_counts(counts, model.probabilities())
+    after = take(Gibbs(model.target, sites=1), start, 1)
+    changed = torch.cat([after["a"] != start["a"], (after["b"] != start["b"])[:, None]], 1).any(0)
+    assert int(changed.sum()) == 1  # the same site in all chains
+    with pytest.raises(ValueError, match="sites must be at least 1, got 0"):
+        Gibbs(model.target, sites=0)
+
+
 def test_gibbs_redraws_only_the_named_variables_and_counts_its_calls():
     model = Table()
     start = model.exact(50, 1)

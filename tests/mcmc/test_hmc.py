@@ -185,5 +185,19 @@ def test_frozen_kernel_keeps_its_step_size_and_rows_have_their_own():
 
 def test_hmc_counts_gradients():
     model = Banana()
-    take(HMC(model.target, leapfrog_steps=4), model.exact(10, 0), 2)
-    assert model.target.score_calls == 10 * 2 * (4 + 1)
+    kernel, start = HMC(model.target, leapfrog_steps=4), model.exact(10, 0)
+    take(kernel, start, 2)
+    assert model.target.score_calls == model.target.energy_calls == 10 * (1 + 2 * 4)  # the end of a step is known
+    take(kernel, start, 1)  # other states
+    assert model.target.score_calls == 10 * (1 + 2 * 4) + 10 * (1 + 4)
+
+
+def test_what_is_remembered_is_what_would_be_asked_for():
+    model = Banana()
+    kernel, source = HMC(model.target, leapfrog_steps=3, step_size=0.4), generator(0)
+    latent, acceptance = kernel.step(model.exact(50, 0), generator=source)
+    assert 0.05 < float(acceptance.mean()) < 0.95
+    energy, gradient = kernel._energy_and_gradient(latent)
+    again, slopes = model.target.latent_energy_and_gradient(latent)
+    torch.testing.assert_close(energy, again)
+    torch.testing.assert_close(gradient, slopes)

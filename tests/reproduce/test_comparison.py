@@ -90,6 +90,12 @@ def test_more_is_better_for_some():
         return [line.marks for line in compare(table, {"x": [(c, [record(modes=n)]) for c, n in pairs]})]
 
     assert modes(1, 4) == [(), ("best",)]
+    stated = Table(
+        "t", "T", ("ess",), {}, (Row("x", "pis", fast=1, published={"ess": (0.9, None)}),), source="published"
+    )
+    for ess, marks in ((0.95, ()), (0.85, ("worse than published",))):
+        (line,) = compare(stated, {"x": [(cell, [record(ess=ess)]) for cell in stated.cells("fast")]})
+        assert line.marks == marks
     assert modes(4, 1) == [("best",), ("worse than pis",)]
 
 
@@ -103,6 +109,35 @@ def test_lines_with_fewer_draws_are_compared_with_no_other():
     assert marks(790) == {"gibbs": ("n = 790",), "egm": ("best",), "egm-bs": ()}
 
 
+@pytest.mark.parametrize(("calls", "marked"), [(1_800_000, False), (1_750_000, False), (1_500_000, True)])
+def test_equal_calls_are_those_of_the_run_that_is_shown(calls, marked):
+    equal = {"energy_calls": "calls of egm-sp"}
+    table = Table("t", "T", ("e_w1",), {}, (Row("x", "gibbs", fast=1, overrides=equal), Row("x", "egm-sp", fast=1)))
+    gibbs, ours = table.cells("fast")
+    found = {"x": [(gibbs, [record(energy_calls=calls)]), (ours, [record(), record(1, energy_calls=7)])]}
+    marks = {line.cell.method: line.marks for line in compare(table, found)}
+    assert ("not at equal calls: run it again" in marks["gibbs"]) is marked
+    assert "not at equal calls: run it again" not in marks["egm-sp"]
+
+
+def test_roles_are_not_compared():
+    table = Table("t", "T", ("e_w1",), {}, (Row("x", "pis", fast=1, role="ablation"), Row("x", "egm", fast=1)))
+    cells = table.cells("fast")
+    found = {"x": [(cell, [record(e_w1=value, role=cell.role)]) for cell, value in zip(cells, (0.3, 1.0), strict=True)]}
+    assert [line.marks for line in compare(table, found)] == [(), ()]
+
+
+def test_resampled_at_the_floor_means_every_seed():
+    def resampled(value):
+        return {"e_w1": {"mean": value, "std": 0.0, "floor": 0.16, "floor_pairs": 200}}
+
+    table = Table("t", "T", ("e_w1",), {}, (Row("x", "egm", fast=1),))
+    for second, marked in ((0.17, True), (0.4, False)):
+        runs = [record(0, 0.5, resampled=resampled(0.17)), record(1, 0.5, resampled=resampled(second))]
+        (line,) = compare(table, {"x": [(cell, runs) for cell in table.cells("fast")]})
+        assert ("resampled at the floor" in line.marks) is marked
+
+
 def test_smoke_runs_are_not_judged():
     cells = TABLE.cells("smoke")
     found = [(cell, [record(0, 0.16, method=cell.method, role="smoke")]) for cell in cells]
@@ -113,6 +148,8 @@ def test_quantities_of_a_record():
     run = record(train_seconds=3.0, steps=1500, ess=0.9, log_z=21.4)
     assert QUANTITIES["ms_per_step"].value(run) == pytest.approx(2.0)
     assert QUANTITIES["log_z_error"].value(run) == pytest.approx(0.1)
+    assert QUANTITIES["log_z_error"].value(record(log_z=run["log_z_exact"] + 0.2)) == pytest.approx(0.2)
+    assert QUANTITIES["log_z_error"].value(record(log_z=run["log_z_exact"] - 0.2)) == pytest.approx(0.2)
     assert QUANTITIES["energy_calls"].value(run) == 1_800_000
     assert QUANTITIES["x_w2"].value(run) is None
     assert QUANTITIES["ms_per_step"].value(record(steps=None)) is None

@@ -84,8 +84,8 @@ def test_a_tables_own_file_goes_before_others(tmp_path):
     chosen = cell(fast=90)
     write_records(tmp_path, "paper_rows", [record(0, 3.0), record(1, 4.0)])
     assert [r["metrics"]["e_w1"]["mean"] for r in records_of(definition, chosen, tmp_path)] == [3.0, 4.0]
-    write_records(tmp_path, "table1", [record(2, 5.0)])
-    assert [r["metrics"]["e_w1"]["mean"] for r in records_of(definition, chosen, tmp_path)] == [5.0]
-    write_records(tmp_path, "self_proposal_cpu", [record(2, 6.0)])  # not one of this table's files
-    assert len(records_of(definition, chosen, tmp_path)) == 1
+    write_records(tmp_path, "table1", [record(2, 6.0), record(1, 5.0)])  # seed by seed
+    assert [r["metrics"]["e_w1"]["mean"] for r in records_of(definition, chosen, tmp_path)] == [3.0, 5.0, 6.0]
+    write_records(tmp_path, "self_proposal_cpu", [record(3, 7.0)])  # not one of this table's files
+    assert len(records_of(definition, chosen, tmp_path)) == 3
     assert records.read(tmp_path / "nothing.json") == []

@@ -120,8 +120,11 @@ def test_another_run_in_the_folder_is_not_continued(folder, capsys):
     tiny = ["--network", "MLP(width=4)", "--steps", "1", "--evaluate", "false", "--progress", "false"]
     started = ["train", "ising", "--target.size", "3", "--target.beta", "0.3", "--method", "egm", "--device", "cpu"]
     assert main([*started, *tiny, "--proposals", "2", "--refresh", "8", "--out", f"runs/{name}"]) == 0
-    assert main(["reproduce", file, *CHEAP, "--only", "egm", "--seeds", "0", "--out", "runs"]) == 2
+    cheap = ["reproduce", file, *CHEAP, "--only", "egm", "--seeds", "0", "--out", "runs"]
+    assert main([*cheap, "--results", "results"]) == 2
     assert "holds another run" in capsys.readouterr().err
+    assert main(cheap) == 2
+    assert "take the place of those of the tables in results/; give a folder of their own" in capsys.readouterr().err
 
 
 def test_what_would_be_run(folder, capsys):

@@ -28,6 +28,7 @@ class ChainOptions:
         thin: steps of a chain from one state that is kept to the next.
         keep: states kept at most, over all chains; if there are more, every second one is dropped and thin doubled.
         energy_calls: stop before this many energies are exceeded, with all that the run asks for, warm-up included.
+        redraw: random sites that a step of gibbs (or tempering) redraws; by default it scans all of them.
         replicas: temperatures of tempering; by default 2 + √d, d the number of sites and real dimensions.
         hottest: inverse temperature of the hottest replica; the others lie between it and 1 in equal ratios.
     """
@@ -37,6 +38,7 @@ class ChainOptions:
     thin: int = 1
     keep: int = 100_000
     energy_calls: int | None = None
+    redraw: int | None = None
     replicas: int | None = None
     hottest: float = 0.1
 
@@ -44,7 +46,7 @@ class ChainOptions:
         for name in ("chains", "thin", "keep"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        check_numbers(self, positive=("energy_calls",), non_negative=("warmup",))
+        check_numbers(self, positive=("energy_calls", "redraw"), non_negative=("warmup",))
         if self.keep < self.chains:
             raise ValueError(
                 f"keep={self.keep} does not hold one state of each of {self.chains} chains; raise keep or lower chains"

@@ -47,12 +47,16 @@ def make_kernel(method: str, target: Target, options: ChainOptions) -> Kernel:
     """The kernel of a method; raises, naming another method, where the space has no use for it."""
     symbols, reals = list(target.space.categorical), list(target.space.real)
     if method == "swendsen-wang":
+        if options.redraw is not None:
+            raise ValueError("redraw is an option of gibbs and tempering, not of swendsen-wang")
         return SwendsenWang(target)
     if method == "mala" and symbols:
         raise ValueError(f"mala moves reals alone, and {target!r} has the symbols {symbols}; use gibbs for both")
     if method == "gibbs" and not symbols:
         raise ValueError(f"gibbs redraws symbols, and {target!r} has only the reals {reals}; use mala")
-    kernels = [*([Gibbs(target)] if symbols else []), *([MALA(target)] if reals else [])]
+    if options.redraw is not None and not symbols:
+        raise ValueError(f"redraw counts sites of symbols, and {target!r} has only the reals {reals}; leave it out")
+    kernels = [*([Gibbs(target, sites=options.redraw)] if symbols else []), *([MALA(target)] if reals else [])]
     kernel = kernels[0] if len(kernels) == 1 else Alternate(kernels)
     if method != "tempering":
         return kernel

@@ -40,7 +40,7 @@ from egm.processes.base import Process
 from egm.sampler import Sampler
 from egm.simulate import Simulation
 from egm.spaces import Categorical, Space, State
-from egm.targets.base import Target
+from egm.targets.base import EnergyError, Target
 from egm.train.buffer import ReplayBuffer
 from egm.train.guard import EnergyGuard
 from egm.train.options import check_numbers
@@ -123,8 +123,13 @@ class Leaps(Method):
     def losses(self, x_1: State, *, first: bool, generator: torch.Generator) -> dict[str, Tensor]:
         """See `Method.losses`; `x_1` are states of the buffer, at their times."""
         x, t = x_1[self.name].long(), x_1[TIMES]
-        wanted = -self.energy({self.name: x}) - self.free_energy(t)
-        residual = wanted - generator_term(self._rates(x, t), self._chain.differences(x), t)
+        wanted, differences = -self.energy({self.name: x}) - self.free_energy(t), self._chain.differences(x)
+        if first and not bool(torch.isfinite(differences).all()):
+            raise EnergyError(
+                f"LEAPS compares the energies of states that differ at one site, and some of {self.energy.target!r} are"
+                " +inf (zero density); use method='egm-sp'"
+            )
+        residual = wanted - generator_term(self._rates(x, t), differences, t)
         loss = residual.square().mean() / self.variable.sites
         return {"loss": loss, "sampler_loss": loss.detach(), "t_end": self.end.clone()}
 

@@ -192,16 +192,15 @@ class Chain:
         if not self.sweeps:
             return x, log_ratio
         groups = self.target.independent_sites(self.name)
-        colour_of = {site: colour for colour, sites in enumerate(groups) for site in sites}
-        own = tuple(colour_of[site] for site in range(self.variable.sites))
-        where = cached_tensor(own, torch.int64, x.device).reshape(self.variable.shape)
-        order = range(len(groups))
-        for colour in [*(reversed(order) if sign < 0 else order)] * self.sweeps:
-            energies = self.energies(x)
-            drawn = draw_symbols((t * energies).movedim(-1, 0), generator=generator)
-            new = torch.where(where == colour, drawn, x)
-            gained = (energies.gather(-1, new[..., None]) - energies.gather(-1, x[..., None])).flatten(1)
-            x, log_ratio = new, log_ratio + sign * t * gained.double().sum(1)
+        x = x.clone(memory_format=torch.contiguous_format)
+        symbols = x.view(len(x), -1)  # the same memory, site by site
+        for sites in [*(reversed(groups) if sign < 0 else groups)] * self.sweeps:
+            energies = self.target.conditional_energies({self.name: x}, self.name, sites)
+            at = cached_tensor(sites, torch.int64, x.device)
+            old, new = symbols[:, at], draw_symbols(t * energies, generator=generator)
+            gained = energies.gather(0, new[None]) - energies.gather(0, old[None])
+            log_ratio = log_ratio + sign * t * gained[0].double().sum(1)
+            symbols[:, at] = new
         return x, log_ratio
 
     def energies(self, x: Tensor) -> Tensor:

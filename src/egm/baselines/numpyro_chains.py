@@ -1,4 +1,4 @@
-"""NumPyro's samplers for mixed spaces, on any target: method `mixed-hmc`.
+"""NumPyro's samplers for mixed spaces, `MixedHMC` and `DiscreteHMCGibbs`, on any target (`run`).
 
 `MixedHMC` (Zhou 2020) gives each symbol a clock of its own and updates it by a Gibbs proposal whenever that runs out,
 within a Hamiltonian trajectory of the reals; the whole trajectory is accepted or not. `DiscreteHMCGibbs` alternates a

@@ -10,7 +10,9 @@ They are those of the steps that the trained sampler takes: on the path of a Bro
 widened by the error that the reference law has, a bridge is this Euler–Maruyama step. The loss −E[log w] is, log Z
 apart, the divergence of the steered from the target's paths; of its terms the last has the mean zero and is left out.
 It is minimised by gradients through all steps and through the energy at the end, so no buffer is needed; every state
-costs one energy and one gradient of it. Modes that the sampler does not visit do not enter the loss: it may lose them.
+costs one energy and one gradient of it. States of zero density have no gradient and are left out, so nothing is learned
+about hard walls (the bound that is logged is then −inf). Modes that the sampler does not visit do not enter the loss:
+it may lose them.
 """
 
 from __future__ import annotations
@@ -95,8 +97,9 @@ class PIS(Method):
             energy = energy + _sum((y - fixed[name]) * slope)
         cost = cost + torch.where(inside, energy, 0.0)
         log_w = (-cost - chance).detach()
-        loss, elbo = (torch.where(inside, each, 0.0).sum() / inside.sum().clamp(min=1) for each in (cost, log_w))
-        return {"loss": loss, "elbo": elbo, "ess": weight_ess(torch.where(inside, log_w, -torch.inf))}
+        loss = torch.where(inside, cost, 0.0).sum() / inside.sum().clamp(min=1)
+        log_w = torch.where(inside, log_w, -torch.inf)
+        return {"loss": loss, "elbo": log_w.mean(), "ess": weight_ess(log_w)}
 
     def _steered(self, x: State, generator: torch.Generator) -> tuple[State, Tensor, Tensor]:
         """x_1, Σ ½h |u|² + log N(x_1; 0, I), and Σ √h u·ε without its gradient, [n] each."""

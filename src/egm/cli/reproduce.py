@@ -30,7 +30,7 @@ all (but for {", ".join(BY_NAME_ONLY)}), figures, page, or a YAML file of your o
 Finished runs are kept and stopped ones continued: after Ctrl-C, give the same command again. Records go to
 results/WHAT.json, tables to the folder of the runs.
 """
-SMOKE_REPEATS = 2
+EVALUATED, REPEATS, SMOKE_REPEATS = 2000, 20, 2  # draws of an evaluation, and evaluations
 
 
 def reproduce(argv: list[str]) -> int:
@@ -46,7 +46,7 @@ def reproduce(argv: list[str]) -> int:
     add("--threads", metavar="N", type=Count, default=1, help="of each run")
     add("--time_limit", metavar="S", type=Seconds | None, help="seconds of every run instead of its row's")
     add("--stretch", metavar="F", type=Seconds, default=1.0, help="factor of the seconds of every row")
-    add("--n", metavar="N", type=Count, default=2000, help="draws on either side of an evaluation")
+    add("--n", metavar="N", type=Count, default=EVALUATED, help="draws on either side of an evaluation")
     add("--repeats", metavar="N", type=Count | None, help="evaluations of a run, by default 20, and 2 for smoke")
     add("--out", metavar="DIR", type=str, default="runs/reproduce", help="folder of the runs")
     add("--results", metavar="DIR", type=str | None, help="folder of records, by default results, or OUT/smoke")
@@ -62,6 +62,14 @@ def reproduce(argv: list[str]) -> int:
     if "time_limit" in given and "stretch" in given:
         raise ValueError("--time_limit and --stretch both set the seconds of a run; leave one out")
     smoke = values.recipe == "smoke"
+    less = {"--time_limit": "time_limit" in given, "--stretch": values.stretch < 1, "--n": values.n < EVALUATED,
+            "--repeats": values.repeats is not None and values.repeats < REPEATS}  # fmt: skip
+    if not smoke and values.results is None and any(less.values()):
+        names = ", ".join(name for name, short in less.items() if short)
+        raise ValueError(
+            f"{names}: such runs would take the place of those of the tables in results/; give a folder of their own,"
+            " --results trial"
+        )
     kind: Kind = values.recipe
     device = values.device or ("cuda" if torch.cuda.is_available() else "cpu")
     one_each = max(1, (os.cpu_count() or 1) // values.threads)
@@ -80,7 +88,7 @@ def reproduce(argv: list[str]) -> int:
         time_limit=values.time_limit,
         stretch=values.stretch,
         n=values.n,
-        repeats=values.repeats or (SMOKE_REPEATS if smoke else 20),
+        repeats=values.repeats or (SMOKE_REPEATS if smoke else REPEATS),
         out=out,
         results=results,
     )

@@ -6,13 +6,14 @@ Sites are visited in a fixed order, and each is redrawn from its exact condition
 
 with the energies of all n_i symbols from one call, which looks at local terms alone where the target knows them. Sites
 that the target knows to be independent given all others (the same colour of a lattice) are redrawn together, which is
-the same as one after the other. The Jacobian of real variables does not depend on symbols and cancels, so E may stand
-for the latent energy U.
+the same as one after the other. A step may also redraw a few random sites in the place of a scan. The Jacobian of real
+variables does not depend on symbols and cancels, so E may stand for the latent energy U.
 """
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 
 import torch
@@ -29,19 +30,36 @@ class Gibbs(Kernel):
     Args:
         target: the distribution.
         names: categorical variables to update; all of them if left out.
+        sites: redraw so many random sites (the same ones in all chains) instead of all of them in order.
     """
 
-    def __init__(self, target: SupportsEnergy, *, names: Sequence[str] | None = None) -> None:
+    def __init__(self, target: SupportsEnergy, *, names: Sequence[str] | None = None, sites: int | None = None) -> None:
         categorical = target.space.categorical
         self.names = tuple(categorical if names is None else names)
         if not categorical or not self.names:
             raise ValueError(f"Gibbs needs a categorical variable, and finds none among {list(target.space)}; use HMC")
         if unknown := set(self.names) - set(categorical):
             raise ValueError(f"names holds {sorted(unknown)}, but the categorical variables are {list(categorical)}")
-        self.target = target
+        if sites is not None and sites < 1:
+            raise ValueError(f"sites must be at least 1, got {sites}")
+        self.target, self.sites = target, sites
+        self.reset()
 
     def __repr__(self) -> str:
-        return f"Gibbs(names={list(self.names)})"
+        few = "" if self.sites is None else f", sites={self.sites}"
+        return f"Gibbs(names={list(self.names)}{few})"
+
+    def reset(self) -> None:
+        self._order: random.Random | None = None
+
+    def _groups(self, generator: torch.Generator) -> list[tuple[str, tuple[int, ...]]]:
+        """What is redrawn together, one group after the other."""
+        if self.sites is None:
+            return [(name, sites) for name in self.names for sites in self.target.independent_sites(name)]
+        if self._order is None:  # on the host from then on: the device is not waited for
+            self._order = random.Random(int(torch.randint(2**62, (), generator=generator, device=generator.device)))
+        every = [(name, (site,)) for name in self.names for site in range(self.target.space.categorical[name].sites)]
+        return self._order.choices(every, k=self.sites)
 
     def step(
         self, latent: State, *, generator: torch.Generator, inverse_temperature: Tensor | float = 1.0
@@ -50,17 +68,17 @@ class Gibbs(Kernel):
         batch, device = space.batch_shape(latent, latent=True), next(iter(latent.values())).device
         b = inverse_temperature[..., None] if isinstance(inverse_temperature, Tensor) else inverse_temperature
         state = space.from_latent(latent)
+        symbols: dict[str, Tensor] = {}
         for name in self.names:
             state[name] = latent[name].clone(memory_format=torch.contiguous_format)
-            symbols = state[name].view(*batch, -1)  # the same memory, site by site
-            for sites in self.target.independent_sites(name):
-                energies = self.target.conditional_energies(state, name, sites)
-                energies = torch.where(torch.isnan(energies), math.inf, energies)
-                drawn = draw_symbols(energies * b, generator=generator)
-                # A chain that starts where every symbol has zero density stays until another site frees it.
-                stuck = (energies == math.inf).all(0)
-                alone = len(sites) == 1
-                at = slice(sites[0], sites[0] + 1) if alone else cached_tensor(sites, torch.int64, device)
-                symbols[..., at] = torch.where(stuck, symbols[..., at], drawn)
+            symbols[name] = state[name].view(*batch, -1)  # the same memory, site by site
+        for name, sites in self._groups(generator):
+            energies = self.target.conditional_energies(state, name, sites)
+            energies = torch.where(torch.isnan(energies), math.inf, energies)
+            drawn = draw_symbols(energies * b, generator=generator)
+            # A chain that starts where every symbol has zero density stays until another site frees it.
+            stuck = (energies == math.inf).all(0)
+            at = slice(sites[0], sites[0] + 1) if len(sites) == 1 else cached_tensor(sites, torch.int64, device)
+            symbols[name][..., at] = torch.where(stuck, symbols[name][..., at], drawn)
         acceptance = torch.ones(batch, device=device)
         return {**latent, **{name: state[name] for name in self.names}}, acceptance

@@ -75,12 +75,13 @@ class HMC(Kernel):
         self.step_size: Tensor | None = None
         """ε for each row, shape batch[:-1] + (1,); created by the first step."""
         self._adaptations = 0
+        self._last: tuple[State, Tensor, State] | None = None
 
     def step(
         self, latent: State, *, generator: torch.Generator, inverse_temperature: Tensor | float = 1.0
     ) -> tuple[State, Tensor]:
         variables = self.target.space.real
-        energy, gradient = self.target.latent_energy_and_gradient(latent)
+        before = energy, gradient = self._energy_and_gradient(latent)
         batch, like = energy.shape, latent[next(iter(variables))]
         step_size = self._row_step_size(batch, like)
         if self.jitter:
@@ -114,7 +115,16 @@ class HMC(Kernel):
             name: variable.project(torch.where(_over(accepted, latent[name]), position[name], latent[name]))
             for name, variable in variables.items()
         }
-        return {**latent, **new}, acceptance.to(like.dtype)
+        moved = {**latent, **new}
+        slopes = {name: torch.where(_over(accepted, g), g, before[1][name]) for name, g in gradient.items()}
+        self._last = moved, torch.where(accepted, energy, before[0]), slopes
+        return moved, acceptance.to(like.dtype)
+
+    def _energy_and_gradient(self, latent: State) -> tuple[Tensor, State]:
+        """Asked for anew only where the states are not those that the last step ended with."""
+        if self._last is not None and all(latent[name] is x for name, x in self._last[0].items()):
+            return self._last[1:]
+        return self.target.latent_energy_and_gradient(latent)
 
     def adapt(self, acceptance: Tensor) -> None:
         if self.step_size is None:

@@ -13,6 +13,7 @@ Times are stratified and ascending, so which states have t + ε ≥ 1 is known w
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -93,6 +94,18 @@ class EGM(Method):
                 + ": use estimator='end-points'"
             )
 
+    @torch.no_grad()
+    def _warn_of_walls(self, x_1: State) -> None:
+        """The identity behind scores has a term at the boundary, which hard walls do not let vanish."""
+        if bool((self.energy(x_1) == torch.inf).any()):
+            warnings.warn(
+                f"some first draws have energy +inf under {self.energy.target!r}: scores are right only if the density"
+                " falls to zero continuously there; behind a hard wall they are wrong, use estimator='end-points'"
+                " (method 'egm' or 'iefm')",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
     def modules(self) -> dict[str, nn.Module]:
         extra = {"energy_model": self.energy_model, "energy_average": self.average}
         return super().modules() | {name: module for name, module in extra.items() if module is not None}
@@ -112,6 +125,8 @@ class EGM(Method):
 
     def losses(self, x_1: State, *, first: bool, generator: torch.Generator) -> dict[str, Tensor]:
         """See `Method.losses`."""
+        if first and self.options.estimator == "scores":
+            self._warn_of_walls(x_1)
         x_t, t, got, sites, target = self.regression(x_1, first=first, generator=generator)
         output = self.network(x_t, t)
         self.measure_error(x_1, output, t)

@@ -19,7 +19,8 @@ class EGMOptions:
     Attributes:
         proposals: number K of proposals for each state.
         proposal: their law, "reference" or "flat" (the paper's), see `egm.estimators`.
-        estimator: what is averaged for real variables, "end-points" or, where the energy has a gradient, "scores".
+        estimator: what is averaged for real variables, "end-points" or, where the energy has a gradient and the density
+            no hard walls, "scores".
         real_loss: what the squared error of real variables compares, "denoiser" or "generator" (the paper's drift).
         symbol_loss: "cross-entropy" or "squared" (the paper's).
         lambda_disc, lambda_cont: weights of the losses of categorical and real variables.

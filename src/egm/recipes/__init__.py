@@ -75,7 +75,7 @@ def methods(name: str) -> list[str]:
 def published(name: str, method: str) -> dict[str, tuple[float, float | None]]:
     """The numbers that the paper reports for this target: mean and standard deviation (None: not given).
 
-    For EGM-SP, which is not the paper's, those of its best method, EGM-BS.
+    For EGM-SP, which is not the paper's, those of its EGM-BS.
     """
     paper = read(name).get("paper") or {}
     stated = paper.get("egm-bs" if method == "egm-sp" else method) or {}

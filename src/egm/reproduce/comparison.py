@@ -9,6 +9,7 @@ Beside it stand the published number, a baseline's value and the floor that exac
     worse than METHOD       a baseline's mean is better, and this one is not at the floor
     n = 790                 fewer draws than in the other lines (chains may visit fewer states), which distances feel:
                             such a line is compared with no other
+    not at equal calls      the other method was run again since, with another number of energy calls
 
 Smoke runs are not judged. A row that was published and not run has a line without a value.
 """
@@ -22,10 +23,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from egm.metrics.floors import LEAST_EVALUATIONS, LEAST_PAIRS, TOLERANCE
-from egm.reproduce.definitions import Cell, Published, Table
+from egm.reproduce.definitions import CALLS_OF, Cell, Published, Table
 from egm.reproduce.records import Record
 
 OURS = ("egm", "egm-bs", "egm-sp")
+EQUAL = 0.05  # share by which equal calls may differ: chains end with a whole step
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,10 @@ class Spread:
 
 @dataclass(frozen=True)
 class Line:
-    """One quantity of one cell; `at_floor` counts seeds, None where it cannot be said."""
+    """One quantity of one cell; `at_floor` counts seeds, None where it cannot be said.
+
+    `unequal` says that a run at equal calls had not those of the run that is shown for the other method.
+    """
 
     target: str
     metric: str
@@ -102,6 +107,7 @@ class Line:
     at_floor: int | None = None
     resampled_at_floor: int | None = None
     beside: Spread | Published | None = None
+    unequal: bool = False
     marks: tuple[str, ...] = ()
 
     @property
@@ -128,8 +134,23 @@ def compare(table: Table, found: Mapping[str, Sequence[tuple[Cell, Sequence[Reco
     for target, cells in found.items():
         for metric in table.metrics:
             group = [line for cell, records in cells if (line := _line(table, target, metric, cell, records))]
+            group = [replace(line, unequal=_unequal(line.cell, cells)) for line in group]
             lines += _judged(table, [line for line in group if line.value is not None or _alone(line, group)])
     return lines
+
+
+def _unequal(cell: Cell, cells: Sequence[tuple[Cell, Sequence[Record]]]) -> bool:
+    """Whether the calls of any seed differ by more than a share from those that the cell says they equal."""
+    wanted = str(cell.overrides.get("energy_calls", ""))
+    if not wanted.startswith(CALLS_OF):
+        return False
+    calls: dict[str, dict[int, int]] = {"own": {}, "other": {}}
+    for each, records in cells:
+        part = "own" if each is cell else "other" if each.method == wanted.removeprefix(CALLS_OF) else None
+        if part is not None and each.role == cell.role:
+            calls[part] |= {record["seed"]: record["energy_calls"] for record in records}
+    pairs = [(n, calls["other"][seed]) for seed, n in calls["own"].items() if seed in calls["other"]]
+    return any(abs(own - other) > EQUAL * other for own, other in pairs)
 
 
 def _alone(line: Line, group: Sequence[Line]) -> bool:
@@ -188,6 +209,8 @@ def _marks(line: Line, group: Sequence[Line], whose: str) -> tuple[str, ...]:
     peers = [other for other in group if other.value is not None and other.cell.role == line.cell.role]
     peers = [other for other in peers if other.n == line.n == most]
     marks = [f"n = {line.n}"] if line.n < most else []
+    if line.unequal:
+        marks.append("not at equal calls: run it again")
     if len(peers) > 1 and line.mean == min(other.mean for other in peers):
         marks.append("best")
     if line.at_floor:

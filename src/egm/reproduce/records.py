@@ -72,9 +72,10 @@ def _calls(value: Any) -> bool:
 
 
 def records_of(table: Table, cell: Cell, folder: Path) -> list[Record]:
-    """The runs of a cell by seed: from the table's own file, or else from the first of its others that has any."""
+    """The runs of a cell by seed: of each seed from the table's own file, or else from the first of its others."""
+    found: dict[int, Record] = {}
     for name in (table.name, *table.results):
-        found = [record for record in read(folder / f"{name}.json") if belongs(record, cell)]
-        if found:
-            return sorted(found, key=lambda record: record["seed"])
-    return []
+        for record in read(folder / f"{name}.json"):
+            if belongs(record, cell):
+                found.setdefault(record["seed"], record)
+    return [found[seed] for seed in sorted(found)]
