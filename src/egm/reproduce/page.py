@@ -63,7 +63,7 @@ EXTRAS = {
         "The largest error of marginals that are known by enumeration (see [bayes.md](bayes.md)), one line a run, from"
         " weighted draws (mean of several sets) or from all states of the chains after warm-up. Chains make as many"
         " calls, of energy and gradient together, as EGM-SP made for training and one set of draws. Floors are the mean"
-        " errors of as many exact draws as EGM-SP has.",
+        " errors of as many exact draws as EGM-SP has. Seconds are of cores that did other work beside.",
         {
             **{"problem": "posterior", "method": "method", "seed": "seed", "calls": "calls", "ess": "ESS"},
             **{
