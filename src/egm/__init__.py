@@ -3,6 +3,7 @@
 from egm import mcmc, metrics, networks, paths, processes, recipes, targets
 from egm.api import fit, load, resume
 from egm.baselines.chain_sampler import ChainSampler
+from egm.checking import check
 from egm.draws import Draws
 from egm.evaluation import evaluate
 from egm.sampler import Sampler
@@ -21,6 +22,7 @@ __all__ = [
     "Space",
     "State",
     "Target",
+    "check",
     "evaluate",
     "fit",
     "load",

@@ -1,7 +1,7 @@
 """Which command, and how it ends.
 
-Exit codes: 0 done, 1 an energy misbehaved, 2 the input is wrong (a message, no traceback), 130 and 143 stopped by
-SIGINT and SIGTERM. `EGM_TRACEBACK=1` shows the traceback of a message.
+Exit codes: 0 done, 1 an energy misbehaved or has a problem (`egm check`), 2 the input is wrong (a message, no
+traceback), 130 and 143 stopped by SIGINT and SIGTERM. `EGM_TRACEBACK=1` shows the traceback of a message.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ usage: egm COMMAND [options]
 Train samplers for energies on continuous, discrete and mixed spaces.
 
   egm list       targets, methods, paths, processes, networks and recipes
+  egm check      look at an energy of your own before training
   egm train      train a sampler, or continue a run
   egm sample     draw from a trained sampler
   egm evaluate   compare a trained sampler with exact draws
@@ -58,10 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(name: str) -> Callable[[list[str]], int]:
-    name = nearest(name, ("list", "train", "sample", "evaluate", "reproduce"), kind="a command")
+    name = nearest(name, ("list", "check", "train", "sample", "evaluate", "reproduce"), kind="a command")
     # Each command imports what it needs, so that `egm list` does not wait for what only training uses.
     if name == "list":
         from egm.cli.listing import show_list as command  # noqa: PLC0415
+    elif name == "check":
+        from egm.cli.check import check as command  # noqa: PLC0415
     elif name == "train":
         from egm.cli.train import train as command  # noqa: PLC0415
     elif name == "sample":

@@ -1,0 +1,158 @@
+"""Where the modes are: a short descent of U from reference draws, and the widths of the valleys it ends in.
+
+Each state moves by s·u, u = −∇U/|∇U| (a random direction where there is no gradient), whenever that lowers U; s grows
+after a success and shrinks after a failure, so no step size has to be known. Sites are redrawn one by one in between.
+The width of a valley along a coordinate is (∂²U)^{−1/2}. Modes many reference widths away, and valleys much narrower
+than the reference law, ask for another loc and scale.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from egm.checking.findings import Finding
+from egm.checking.probe import Probe, entry, flat, listed, rounded
+from egm.spaces import Real, State
+from egm.targets.base import EnergyError
+
+FAR = 10.0  # reference widths
+NARROW = 0.01
+ENTRIES = 64  # of a variable, at most
+
+
+def valleys(probe: Probe) -> tuple[State, float]:
+    """Where descents from the reference law end (those with finite U), and the lowest U."""
+    ends = descend(probe, probe.latent(probe.count(64, least=8)), steps=probe.count(100, least=30))
+    energy = probe.potential(ends)
+    finite = energy.isfinite()
+    lowest = float(energy[finite].min()) if bool(finite.any()) else torch.inf
+    return {name: z[finite] for name, z in ends.items()}, lowest
+
+
+def check_landscape(probe: Probe, ends: State) -> list[Finding]:
+    """Modes far from the reference law, and modes far narrower than it, by the ends of descents."""
+    if not len(next(iter(ends.values()))):
+        return []
+    findings: list[Finding] = []
+    for name, variable in probe.space.real.items():
+        z = flat(ends[name])
+        away = z.abs() > FAR
+        share = float(away.any(1).double().mean())
+        widths = _widths(probe, ends, name)
+        if share > 0.2:
+            places = [
+                entry(name, variable.latent_shape, int(i)) for i in (away.double().mean(0) > 0.1).nonzero().flatten()
+            ]
+            text = (
+                f"{100 * share:.0f} % of the descents from the reference law end more than {FAR:g} reference widths"
+                f" away in {listed(places)}; {_suggested(variable, ends[name], widths)}"
+            )
+            findings.append(Finding("problem" if share > 0.5 else "warning", "location", text))
+        elif bool((widths < NARROW).any()):
+            places = [entry(name, variable.latent_shape, int(i)) for i in (widths < NARROW).nonzero().flatten()]
+            text = (
+                f"the modes are {1 / float(widths.min()):.2g} times narrower than the reference law in"
+                f" {listed(places)}. If the energy has units, divide it by kT; otherwise"
+                f" {_suggested(variable, ends[name], widths)}"
+            )
+            findings.append(Finding("problem", "scale", text))
+    return findings
+
+
+def descend(probe: Probe, latent: State, *, steps: int) -> State:
+    """Latent states after some steps downhill."""
+    real, n = probe.space.real, len(next(iter(latent.values())))
+    energy, gradient = _with_gradient(probe, latent)
+    size = torch.full((n,), 0.5, dtype=energy.dtype, device=energy.device)
+    for step in range(steps):
+        symbols_turn = bool(probe.space.categorical) and step % 2 == 1
+        trial = _redrawn(probe, latent) if symbols_turn else _moved(probe, latent, gradient, size)
+        lower, slope = _with_gradient(probe, trial)
+        better = lower < energy
+        energy = torch.where(better, lower, energy)
+        pick = {name: better.reshape(n, *(1,) * (z.ndim - 1)) for name, z in latent.items()}
+        latent = {name: torch.where(pick[name], trial[name], z) for name, z in latent.items()}
+        gradient = {name: torch.where(pick[name], slope[name], gradient[name]) for name in real}
+        if not symbols_turn:
+            size = torch.where(better, 1.5 * size, 0.4 * size).clamp(1e-9, 1e3)
+    return latent
+
+
+def _with_gradient(probe: Probe, latent: State) -> tuple[Tensor, State]:
+    """U and ∇U; random directions where there is no gradient."""
+    try:
+        energy, gradient = probe.target.latent_energy_and_gradient(latent)
+        gradient = {name: g.nan_to_num(0.0, 0.0, 0.0) for name, g in gradient.items()}
+    except EnergyError:
+        energy, gradient = probe.potential(latent), {name: torch.zeros_like(latent[name]) for name in probe.space.real}
+    n = len(energy)
+    none = sum(g.abs().reshape(n, -1).sum(1) for g in gradient.values()) == 0
+    for name, variable in probe.space.real.items():
+        random = variable.noise((n,), generator=probe.generator, dtype=probe.dtype, device=probe.device)
+        gradient[name] = torch.where(
+            torch.as_tensor(none).reshape(n, *(1,) * (random.ndim - 1)), random, gradient[name]
+        )
+    return torch.where(energy.isnan(), torch.inf, energy.double()), gradient
+
+
+def _moved(probe: Probe, latent: State, gradient: State, size: Tensor) -> State:
+    n = len(size)
+    square = sum(g.double().square().reshape(n, -1).sum(1) for g in gradient.values())
+    length = torch.as_tensor(square).sqrt().clamp(min=1e-300)
+    moved = {}
+    for name in probe.space.real:
+        z = latent[name]
+        shrink = (size / length).reshape(n, *(1,) * (z.ndim - 1))
+        moved[name] = (z - shrink * gradient[name]).to(z.dtype)
+    return {**latent, **moved}
+
+
+def _redrawn(probe: Probe, latent: State) -> State:
+    """One site of each categorical variable drawn again."""
+    changed = dict(latent)
+    for name, variable in probe.space.categorical.items():
+        symbols = latent[name].reshape(len(latent[name]), -1).clone()
+        n, sites = symbols.shape
+        site = torch.randint(sites, (n, 1), generator=probe.generator, device=probe.device)
+        fresh = variable.uniform((n,), generator=probe.generator, device=probe.device).reshape(n, -1)
+        changed[name] = symbols.scatter(1, site, fresh.gather(1, site)).reshape(latent[name].shape)
+    return changed
+
+
+def _widths(probe: Probe, ends: State, name: str) -> Tensor:
+    """Median widths of the valleys along the first entries of a variable, [entries]; inf where they do not curve up."""
+    z = ends[name]
+    chosen = min(ENTRIES, z[0].numel())
+    step = probe.eps**0.25
+    unit = torch.eye(z[0].numel(), dtype=z.dtype, device=z.device)[:chosen].reshape(chosen, 1, *z.shape[1:])
+    unit = probe.space.real[name].project(unit)
+    rest = {key: x.expand(chosen, *x.shape) for key, x in ends.items() if key != name}
+
+    def level(sign: int) -> Tensor:
+        moved = z + sign * step * unit
+        return probe.potential({key: moved if key == name else rest[key] for key in probe.space})
+
+    middle = probe.potential(ends)
+    curvature = (level(1) + level(-1) - 2 * middle) / step**2
+    resolved = 100 * probe.eps * (1 + middle.abs()) / step**2
+    curvature = torch.where(curvature.isfinite() & (curvature > resolved), curvature, 0.0)
+    return curvature.rsqrt().median(1).values
+
+
+def _suggested(variable: Real, z: Tensor, widths: Tensor) -> str:
+    """loc and scale by the ends of descents: their medians, and their spread or the widths of the valleys."""
+    loc = torch.as_tensor(variable.loc, dtype=z.dtype, device=z.device)
+    scale = torch.as_tensor(variable.scale, dtype=z.dtype, device=z.device)
+    y = flat(loc + scale * z)
+    y = y[(flat(z).abs() < 1e4).all(1)] if bool((flat(z).abs() < 1e4).all(1).any()) else y
+    deviation = y.std(0) if len(y) > 1 else torch.zeros_like(y[0])
+    width = (scale.expand(z.shape[1:]).flatten()[: len(widths)] * widths)[widths.isfinite()]
+    spread = max(float(deviation.max()), float(width.max()) if len(width) else 0.0) or 1.0
+    if variable.centered:
+        return f"try scale={rounded(spread)}"
+    centre = y.median(0).values
+    several = len(centre) <= 4 and variable.latent_shape and float(centre.max() - centre.min()) > spread
+    text = [rounded(float(c)) for c in centre] if several else rounded(float(centre.mean()))
+    told = " (before the constraint's bijection)" if variable.constraint is not None else ""
+    return f"try loc={text}, scale={rounded(spread)}{told}"

@@ -1,0 +1,111 @@
+"""What all checks share: a target, draws of its reference law at any width, and how much may be asked of it.
+
+Checks work in latent coordinates z, in which the reference law is a standard Gaussian (× uniform symbols) and the
+density is exp(−U(z)), U(z) = E(x(z)) − log |∂x/∂z|.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+from torch import Tensor
+
+from egm.spaces import State
+from egm.targets.base import Target
+
+SECONDS_A_STATE = 5e-5  # of an energy for which the checks take a few seconds; slower ones are asked less
+
+
+class Probe:
+    """A target with a generator, a device and a dtype.
+
+    Attributes:
+        effort: share of the usual number of states, less than one for slow energies.
+        eps: relative rounding error of the energy's own dtype, whatever that of the states is.
+    """
+
+    def __init__(self, target: Target, *, device: torch.device | str, dtype: torch.dtype, seed: int) -> None:
+        self.target, self.space = target, target.space
+        self.device, self.dtype = torch.device(device), dtype
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.effort, self.eps = 1.0, torch.finfo(dtype).eps
+
+    def measure(self) -> None:
+        """Set effort and eps by a small batch; the energy has been called before, so that nothing is made or compiled."""
+        state, begin = self.states(8), time.perf_counter()
+        with torch.no_grad():
+            energy = self.target.energy(**state).cpu()
+        self.effort = min(1.0, SECONDS_A_STATE * 8 / (time.perf_counter() - begin))
+        self.eps = torch.finfo(energy.dtype).eps
+
+    def count(self, usual: int, *, least: int) -> int:
+        """How many states to use where `usual` are used for a fast energy."""
+        return max(least, round(self.effort * usual))
+
+    def latent(self, n: int, *, width: float = 1.0) -> State:
+        """n latent states, the reals `width` times as wide as the reference law."""
+        reals = {
+            name: width * v.noise((n,), generator=self.generator, dtype=self.dtype, device=self.device)
+            for name, v in self.space.real.items()
+        }
+        symbols = {
+            name: v.uniform((n,), generator=self.generator, device=self.device)
+            for name, v in self.space.categorical.items()
+        }
+        return {name: reals[name] if name in reals else symbols[name] for name in self.space}
+
+    def states(self, n: int, *, width: float = 1.0) -> State:
+        """The same as x."""
+        return self.space.from_latent(self.latent(n, width=width))
+
+    @torch.no_grad()
+    def energy(self, state: State) -> Tensor:
+        """E(x) in double precision, [...]."""
+        return self.target.energy(**state).double()
+
+    @torch.no_grad()
+    def potential(self, latent: State) -> Tensor:
+        """U(z) in double precision, [...]."""
+        return self.target.latent_energy(latent).double()
+
+    def noise(self, *shape: int) -> Tensor:
+        """Standard Gaussian numbers."""
+        return torch.randn(shape, generator=self.generator, dtype=self.dtype, device=self.device)
+
+
+def flat(x: Tensor) -> Tensor:
+    """A batch of arrays as rows, [n, entries]; numbers too."""
+    return x.reshape(len(x), -1)
+
+
+def shown(state: State, index: int) -> str:
+    """One state of a batch as text, its arrays cut after six entries."""
+    parts = []
+    for name, x in state.items():
+        entries = x[index].flatten().tolist()
+        text = ", ".join(f"{entry:.4g}" for entry in entries[:6]) + (", …" if len(entries) > 6 else "")
+        parts.append(f"{name}=[{text}]" if x[index].ndim else f"{name}={text}")
+    return ", ".join(parts)
+
+
+def entry(name: str, shape: tuple[int, ...], place: int) -> str:
+    """The name of one entry of an array: "x[0, 2]"."""
+    if not shape:
+        return name
+    index = []
+    for size in reversed(shape):
+        place, here = divmod(place, size)
+        index.append(here)
+    return f"{name}[{', '.join(map(str, reversed(index)))}]"
+
+
+def listed(names: list[str]) -> str:
+    """The first few of some names."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def rounded(x: float) -> float:
+    """A number to two digits, to suggest."""
+    return 0.0 if x == 0 or not math.isfinite(x) else float(f"{x:.2g}")

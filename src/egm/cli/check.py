@@ -1,0 +1,39 @@
+"""`egm check`: what is wrong with an energy, before any training."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from egm.checking import check as inspect_target
+from egm.cli.own_target import import_target
+from egm.cli.parsing import Parser, Seed
+from egm.cli.tables import show
+from egm.expressions import evaluate
+from egm.registry import TARGETS
+
+
+def check(argv: list[str]) -> int:
+    """Run `egm check` with these arguments; 0 if there is no problem, 1 if there is."""
+    parser = Parser(
+        "check",
+        "Look at an energy before training: shapes and batches, sign, NaN, scale and location, directions along\n"
+        "which the density cannot be normalised, gradients, symbols, speed. Takes seconds, trains nothing. The exit\n"
+        "code is 1 if there is a problem.\n\n"
+        "  egm check my_module:make_target               a function of yours that returns an egm.Target\n"
+        '  egm check "Ising(size=5, beta=0.4)"           a built-in target\n',
+        usage="TARGET [options]",
+    )
+    parser.add_argument("target", type=str, help="module:function, or the expression of a built-in target")
+    parser.add_argument("--seed", type=Seed, default=0, help="of the states that are tried")
+    parser.add_argument("--device", type=str, default="cpu", help="where to ask for energies, cpu or cuda")
+    parser.add_argument("--dtype", type=Literal["float32", "float64"], default="float32", help="of the real variables")
+    values, _ = parser.read(argv)
+    text: str = values.target
+    target = import_target(text) if ":" in text else evaluate(text, TARGETS, kind="a target")
+    found = inspect_target(target, device=values.device, dtype=getattr(torch, values.dtype), seed=values.seed)
+    if found.findings:
+        show(repr(target), ["", "check", "what was found"], [[f.level, f.name, f.text] for f in found.findings])
+    print(f"{target!r}: {found.verdict}")
+    return 0 if found.ok else 1
