@@ -1,6 +1,6 @@
 """Energy-based generator matching: samplers for p(x) ∝ exp(−E(x)) on continuous, discrete and mixed spaces."""
 
-from egm import mcmc, metrics, networks, paths, processes, recipes, targets
+from egm import adapters, mcmc, metrics, networks, paths, processes, recipes, targets
 from egm.api import fit, load, resume
 from egm.baselines.chain_sampler import ChainSampler
 from egm.checking import check
@@ -22,6 +22,7 @@ __all__ = [
     "Space",
     "State",
     "Target",
+    "adapters",
     "check",
     "evaluate",
     "fit",

@@ -33,12 +33,13 @@ class Probe:
         self.effort, self.eps = 1.0, torch.finfo(dtype).eps
 
     def measure(self) -> None:
-        """Set effort and eps by a small batch; the energy has been called before, so that nothing is made or compiled."""
-        state, begin = self.states(8), time.perf_counter()
+        """Set effort and eps by a small batch, whose first call may compile something."""
+        state = self.states(8)
         with torch.no_grad():
-            energy = self.target.energy(**state).cpu()
+            self.eps = torch.finfo(self.target.energy(**state).dtype).eps
+        begin = time.perf_counter()
+        self.energy(state).cpu()
         self.effort = min(1.0, SECONDS_A_STATE * 8 / (time.perf_counter() - begin))
-        self.eps = torch.finfo(energy.dtype).eps
 
     def count(self, usual: int, *, least: int) -> int:
         """How many states to use where `usual` are used for a fast energy."""

@@ -1,0 +1,41 @@
+"""What adapters share: states with one leading axis, energies back in the batch's shape, and packages that may miss."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from egm.spaces import Space, State
+from egm.targets.base import EnergyError
+
+
+def needed(module: str, *, by: str, extra: str) -> ModuleType:
+    """A module of an extra; if it is missing, the error says how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(f"{by} needs {module.partition('.')[0]}: pip install 'egm[{extra}]'") from error
+
+
+def flattened(space: Space, state: State) -> tuple[State, torch.Size]:
+    """A state with one leading axis, and its batch shape."""
+    batch = space.batch_shape(state)
+    return {name: state[name].reshape(-1, *v.shape) for name, v in space.variables.items()}, batch
+
+
+def dtype_of(space: Space, state: State) -> torch.dtype:
+    """The dtype of the reals, or the default one where there are only symbols."""
+    return state[next(iter(space.real))].dtype if space.real else torch.get_default_dtype()
+
+
+def one_each(energy: Tensor, batch: torch.Size, *, by: str) -> Tensor:
+    """Energies [n] in the batch's shape; raises if there are not n of them."""
+    if tuple(energy.shape) != (batch.numel(),):
+        raise EnergyError(
+            f"for {batch.numel()} states the energy returned an array of shape {tuple(energy.shape)}; it must return"
+            f" one number for each. If it takes one state at a time, use {by}(..., batched=False)"
+        )
+    return energy.reshape(batch)

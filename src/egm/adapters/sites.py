@@ -1,0 +1,104 @@
+"""The latent sites of a probabilistic program as variables of a space.
+
+| site | variable | what the model sees |
+|---|---|---|
+| real | `Real` | x |
+| positive, an interval, a simplex | `Real` with that constraint | x |
+| any other continuous support | `Real`, unconstrained | T(x), T the support's bijection; log |∂T/∂x| is in the energy |
+| enumerable | `Categorical` | the k-th value of its support |
+
+loc and scale of a `Real` are the median and the spread of draws of the prior, in unconstrained coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from egm.declarations import Constraint
+from egm.spaces import Real, Space, State, Variable
+from egm.targets.base import Target
+
+PRIOR_DRAWS = 200
+
+
+@dataclass(frozen=True)
+class Site:
+    """One latent site.
+
+    Attributes:
+        variable: it is in the space.
+        support: the values of a discrete site, [n], in the framework's arrays; None for continuous ones.
+        transform: the bijection T where the variable has no constraint that stands for it; else None.
+    """
+
+    variable: Variable
+    support: Any = None
+    transform: Any = None
+
+
+class ModelTarget(Target):
+    """The posterior of a probabilistic program, given its arguments and observations.
+
+    `values(**state)` are the sites as the model sees them.
+    """
+
+    def __init__(
+        self, space: Space, energy: Callable[..., Tensor], values: Callable[[State], State], name: str
+    ) -> None:
+        super().__init__(space, energy, name=name)
+        self._values = values
+
+    def values(self, **state: Tensor) -> State:
+        """Values of the sites [..., *shape of the site], from states of the space."""
+        return self._values(state)
+
+
+def real_variable(
+    shape: tuple[int, ...], constraint: Constraint, prior: NDArray[Any] | None, loc: float | None, scale: float | None
+) -> Real:
+    """A variable whose loc and scale, unless given, are those of prior draws in unconstrained coordinates."""
+    found = (0.0, 1.0)
+    if prior is not None and np.isfinite(prior).all() and prior.size:
+        low, middle, high = np.quantile(prior, [0.16, 0.5, 0.84])
+        found = (float(middle), float(high - low) / 2 or 1.0)
+    return Real(
+        shape, loc=found[0] if loc is None else loc, scale=found[1] if scale is None else scale, constraint=constraint
+    )
+
+
+def check_names(sites: Mapping[str, Site], *given: Mapping[str, float] | None, model: str) -> None:
+    """Raise if there is no latent site, or if loc or scale name something else."""
+    if not sites:
+        raise ValueError(f"{model} has no latent site: every sample statement is observed")
+    real = [name for name, site in sites.items() if isinstance(site.variable, Real)]
+    for options in given:
+        unknown = set(options or {}) - set(real)
+        if unknown:
+            raise ValueError(f"{sorted(unknown)} are no continuous sites of {model}; those are {real}")
+
+
+def constraint_of(support: Any, known: Any) -> tuple[Constraint, bool]:
+    """The constraint of `Real` that a support is (or None), and whether it is the real line.
+
+    Args:
+        support: of a distribution of Pyro or NumPyro, which name the bounds alike.
+        known: the module that holds `real` and `simplex`.
+    """
+    base = support
+    while hasattr(base, "base_constraint"):
+        base = base.base_constraint
+    if base is known.simplex:
+        return "simplex", False
+    bounds = [np.asarray(getattr(base, end)) for end in ("lower_bound", "upper_bound") if hasattr(base, end)]
+    ends = [float(bound.flat[0]) for bound in bounds if (bound == bound.flat[0]).all()]
+    if len(ends) == 2:
+        return (ends[0], ends[1]), False
+    if ends == [0.0] and hasattr(base, "lower_bound"):
+        return "positive", False
+    return None, base is known.real
