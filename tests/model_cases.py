@@ -1,9 +1,19 @@
 """One model with every kind of site, by hand; Pyro's and NumPyro's versions of it must have this density."""
 
+import importlib
+from typing import Any
+
+import pytest
 import torch
 from torch import distributions as dist
 
 Y = [0.3, -1.2, 2.0, 0.7]
+
+
+def program(kind: str) -> tuple[Any, Any]:
+    """The package "pyro" or "numpyro" and its distributions; skips where it is missing."""
+    pytest.importorskip(kind, reason=f"needs {kind}: pip install 'egm[{kind}]'")
+    return importlib.import_module(kind), importlib.import_module(f"{kind}.distributions")
 
 
 def log_joint(w, s, u, m, z, b, y=None):
@@ -19,9 +29,7 @@ def log_joint(w, s, u, m, z, b, y=None):
 
 
 def pyro_model(y):
-    import pyro
-    import pyro.distributions as pd
-
+    pyro, pd = program("pyro")
     w = pyro.sample("w", pd.Dirichlet(torch.tensor([1.0, 2.0, 3.0])))
     s = pyro.sample("s", pd.Gamma(2.0, 1.5))
     u = pyro.sample("u", pd.Uniform(-1.0, 3.0))
@@ -33,10 +41,8 @@ def pyro_model(y):
 
 
 def numpyro_model(y):
-    import jax.numpy as jnp
-    import numpyro
-    import numpyro.distributions as nd
-
+    jnp = importlib.import_module("jax.numpy")
+    numpyro, nd = program("numpyro")
     w = numpyro.sample("w", nd.Dirichlet(jnp.array([1.0, 2.0, 3.0])))
     s = numpyro.sample("s", nd.Gamma(2.0, 1.5))
     u = numpyro.sample("u", nd.Uniform(-1.0, 3.0))

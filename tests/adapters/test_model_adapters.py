@@ -1,5 +1,6 @@
 """Pyro and NumPyro models as targets; each part is skipped where its package is missing."""
 
+import importlib
 import sys
 
 import pytest
@@ -7,18 +8,16 @@ import torch
 
 import egm
 from egm.adapters import from_numpyro, from_pyro
-from model_cases import Y, log_joint, numpyro_model, pyro_model
+from model_cases import Y, log_joint, numpyro_model, program, pyro_model
 
 KINDS = ("pyro", "numpyro")
 
 
 def make(kind: str, **options):
-    pytest.importorskip(kind, reason=f"needs {kind}: pip install 'egm[{kind}]'")
+    program(kind)
     if kind == "pyro":
         return from_pyro(pyro_model, torch.tensor(Y), **options)
-    import jax.numpy as jnp
-
-    return from_numpyro(numpyro_model, jnp.array(Y), **options)
+    return from_numpyro(numpyro_model, importlib.import_module("jax.numpy").array(Y), **options)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -65,23 +64,13 @@ def test_gradients_agree_and_the_check_finds_no_problem(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_trained_sampler_finds_the_evidence(kind):
     """x ~ N(0, 1), y | x ~ N(x, 1): the evidence of y = 1 is N(1; 0, 2)."""
-    pytest.importorskip(kind, reason=f"needs {kind}: pip install 'egm[{kind}]'")
-    if kind == "pyro":
-        import pyro as ppl
-        import pyro.distributions as d
-
-        make_target, one = from_pyro, torch.tensor(1.0)
-    else:
-        import numpyro as ppl
-        import numpyro.distributions as d
-
-        make_target, one = from_numpyro, 1.0
+    ppl, d = program(kind)
 
     def model(y):
         x = ppl.sample("x", d.Normal(0.0, 1.0))
         ppl.sample("y", d.Normal(x, 1.0), obs=y)
 
-    target = make_target(model, one)
+    target = from_pyro(model, torch.tensor(1.0)) if kind == "pyro" else from_numpyro(model, 1.0)
     assert repr(target) == f"from_{kind}(model)"
     sampler = egm.fit(target, steps=60, network="MLP(width=16)", batch_size=64, refresh=128, seed=0, progress=False)
     draws = sampler.sample(4000, seed=1)
@@ -92,23 +81,13 @@ def test_a_trained_sampler_finds_the_evidence(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_other_supports_are_transformed_with_their_jacobian(kind):
-    """Truncated below at 2: x = 2 + exp(y) with density p(x) e^y; and coins of a plate with their own values."""
-    pytest.importorskip(kind, reason=f"needs {kind}: pip install 'egm[{kind}]'")
-    if kind == "pyro":
-        import pyro as ppl
-        import pyro.distributions as d
-
-        make_target = from_pyro
-    else:
-        import numpyro as ppl
-        import numpyro.distributions as d
-
-        make_target = from_numpyro
+    """Truncated below at 2: x = 2 + exp(y) with density p(x) e^y."""
+    ppl, d = program(kind)
 
     def model():
         ppl.sample("x", d.Pareto(2.0, 3.0))
 
-    target = make_target(model)
+    target = from_pyro(model) if kind == "pyro" else from_numpyro(model)
     assert target.space.real["x"].constraint is None
     y = torch.linspace(-1, 1, 5)
     x = target.values(x=y)["x"]
@@ -137,8 +116,7 @@ def test_loc_and_scale_can_be_given(kind):
 
 
 def test_pyro_models_that_cannot_run_at_once_are_told_how():
-    pyro = pytest.importorskip("pyro", reason="needs pyro: pip install 'egm[pyro]'")
-    import pyro.distributions as d
+    pyro, d = program("pyro")
 
     def model():
         x = pyro.sample("x", d.Normal(0.0, 1.0))
@@ -154,8 +132,7 @@ def test_pyro_models_that_cannot_run_at_once_are_told_how():
 
 
 def test_pyro_sites_that_no_space_has_are_refused():
-    pyro = pytest.importorskip("pyro", reason="needs pyro: pip install 'egm[pyro]'")
-    import pyro.distributions as d
+    pyro, d = program("pyro")
 
     with pytest.raises(ValueError, match=r"'n' .Poisson. has infinitely many symbols"):
         from_pyro(lambda: pyro.sample("n", d.Poisson(2.0)))

@@ -41,14 +41,12 @@ def from_numpyro(
     jax: Any = needed("jax", by="from_numpyro", extra="numpyro")
     keywords = dict(kwargs or {})
     name = getattr(model, "__name__", type(model).__name__)
-    traced = numpyro.handlers.trace(numpyro.handlers.seed(model, 0)).get_trace(*args, **keywords)
-    latent = {key: node for key, node in traced.items() if node["type"] == "sample" and not node["is_observed"]}
-
-    def draw(key: Any) -> dict[str, Any]:
-        trace = numpyro.handlers.trace(numpyro.handlers.seed(model, key)).get_trace(*args, **keywords)
-        return {name: trace[name]["value"] for name in latent}
-
-    prior = jax.vmap(draw)(jax.random.split(jax.random.key(0), PRIOR_DRAWS))
+    traces = [
+        numpyro.handlers.trace(numpyro.handlers.seed(model, key)).get_trace(*args, **keywords)
+        for key in range(PRIOR_DRAWS)  # not mapped: compiling samplers takes longer than running them
+    ]
+    latent = {key: node for key, node in traces[0].items() if node["type"] == "sample" and not node["is_observed"]}
+    prior = {key: np.stack([np.asarray(trace[key]["value"]) for trace in traces]) for key in latent}
     sites = {
         key: _discrete(key, node)
         if node["fn"].support.is_discrete

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import biject_to, constraints
 
 from egm.adapters.bridge import flattened, needed
 from egm.adapters.sites import PRIOR_DRAWS, ModelTarget, Site, check_names, constraint_of, real_variable
@@ -110,9 +111,9 @@ def _discrete(key: str, node: Mapping[str, Any]) -> Site:
 
 def _continuous(node: Mapping[str, Any], prior: list[Tensor], loc: float | None, scale: float | None) -> Site:
     support, shape = node["fn"].support, tuple(node["value"].shape)
-    bijection = torch.distributions.biject_to(support)
+    bijection = biject_to(support)
     draws = torch.stack([bijection.inv(x) for x in prior])
-    constraint, real = constraint_of(support, torch.distributions.constraints)
+    constraint, real = constraint_of(support, constraints)
     numbers = draws.double().cpu().numpy()
     if real or constraint is not None:
         return Site(real_variable(shape, constraint, numbers, loc, scale))

@@ -24,7 +24,7 @@ from egm.declarations import Constraint
 from egm.spaces import Real, Space, State, Variable
 from egm.targets.base import Target
 
-PRIOR_DRAWS = 200
+PRIOR_DRAWS = 64
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 Each state moves by s·u, u = −∇U/|∇U| (a random direction where there is no gradient), whenever that lowers U; s grows
 after a success and shrinks after a failure, so no step size has to be known. Sites are redrawn one by one in between.
-The width of a valley along a coordinate is (∂²U)^{−1/2}. Modes many reference widths away, and valleys much narrower
-than the reference law, ask for another loc and scale.
+The width of a valley along a coordinate is the distance at which U is higher by ½ on both sides, one standard deviation
+of a Gaussian; unlike a curvature it does not mind kinks and walls. Modes many reference widths away, and valleys much
+narrower than the reference law, ask for another loc and scale.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from egm.targets.base import EnergyError
 
 FAR = 10.0  # reference widths
 NARROW = 0.01
-ENTRIES = 64  # of a variable, at most
+ENTRIES = 32  # of a variable, at most
+RADII = [10.0 ** (2 - k / 2) for k in range(15)]  # reference widths, from a hundred to 1e-5
 
 
 def valleys(probe: Probe) -> tuple[State, float]:
@@ -121,23 +123,24 @@ def _redrawn(probe: Probe, latent: State) -> State:
 
 
 def _widths(probe: Probe, ends: State, name: str) -> Tensor:
-    """Median widths of the valleys along the first entries of a variable, [entries]; inf where they do not curve up."""
-    z = ends[name]
-    chosen = min(ENTRIES, z[0].numel())
-    step = probe.eps**0.25
-    unit = torch.eye(z[0].numel(), dtype=z.dtype, device=z.device)[:chosen].reshape(chosen, 1, *z.shape[1:])
+    """Median widths of the valleys along the first entries of a variable, [entries]; inf where U does not rise."""
+    few = {key: z[: probe.count(16, least=4)] for key, z in ends.items()}
+    z, size = few[name], flat(few[name]).shape[1]
+    chosen = min(ENTRIES, size)
+    unit = torch.eye(size, dtype=z.dtype, device=z.device)[:chosen].reshape(chosen, 1, *z.shape[1:])
     unit = probe.space.real[name].project(unit)
-    rest = {key: x.expand(chosen, *x.shape) for key, x in ends.items() if key != name}
+    rest = {key: x.expand(chosen, *x.shape) for key, x in few.items() if key != name}
 
-    def level(sign: int) -> Tensor:
-        moved = z + sign * step * unit
+    def level(step: float) -> Tensor:
+        moved = z + step * unit
         return probe.potential({key: moved if key == name else rest[key] for key in probe.space})
 
-    middle = probe.potential(ends)
-    curvature = (level(1) + level(-1) - 2 * middle) / step**2
-    resolved = 100 * probe.eps * (1 + middle.abs()) / step**2
-    curvature = torch.where(curvature.isfinite() & (curvature > resolved), curvature, 0.0)
-    return curvature.rsqrt().median(1).values
+    bottom = probe.potential(few)
+    widths = torch.full((chosen, len(z)), torch.inf, dtype=bottom.dtype, device=bottom.device)
+    for radius in RADII:
+        rise = torch.minimum(level(radius), level(-radius)).nan_to_num(torch.inf, torch.inf, -torch.inf) - bottom
+        widths = torch.where(rise > 0.5, radius * (0.5 / rise).sqrt().clamp(min=10**-0.5), widths)
+    return widths.median(1).values
 
 
 def _suggested(variable: Real, z: Tensor, widths: Tensor) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 from egm.spaces import State
 from egm.targets.base import Target
 
-SECONDS_A_STATE = 5e-5  # of an energy for which the checks take a few seconds; slower ones are asked less
+SECONDS_A_STATE = 1e-4  # of an energy for which the checks take a few seconds; slower ones are asked less
 
 
 class Probe:
@@ -33,13 +33,19 @@ class Probe:
         self.effort, self.eps = 1.0, torch.finfo(dtype).eps
 
     def measure(self) -> None:
-        """Set effort and eps by a small batch, whose first call may compile something."""
-        state = self.states(8)
+        """Set effort and eps by a small batch, and by a larger one unless that would take long."""
         with torch.no_grad():
-            self.eps = torch.finfo(self.target.energy(**state).dtype).eps
-        begin = time.perf_counter()
-        self.energy(state).cpu()
-        self.effort = min(1.0, SECONDS_A_STATE * 8 / (time.perf_counter() - begin))
+            self.eps = torch.finfo(self.target.energy(**self.states(8)).dtype).eps
+        for n in (8, 64):
+            state = self.states(n)
+            self.energy(state)  # the first call may compile something
+            begin = time.perf_counter()
+            self.energy(state).cpu()
+            seconds = time.perf_counter() - begin
+            # In powers of four, so that a busy machine does not change which states are tried.
+            self.effort = 4.0 ** min(0, math.floor(math.log(SECONDS_A_STATE * n / seconds, 4)))
+            if seconds > 0.02:
+                break
 
     def count(self, usual: int, *, least: int) -> int:
         """How many states to use where `usual` are used for a fast energy."""
