@@ -1,4 +1,4 @@
-"""Every Python block of the README and the documentation runs, and the example does."""
+"""Every Python block of the README and the documentation runs (if its extra is there), and the example does."""
 
 import re
 import runpy
@@ -17,6 +17,8 @@ BLOCKS = [
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_code_blocks_run(block):
+    for package in re.findall(r"^# needs (\w+)$", block, re.MULTILINE):
+        pytest.importorskip(package, reason=f"this block needs {package}: pip install 'egm[{package}]'")
     exec(compile(block, "documentation", "exec"), {})
 
 
