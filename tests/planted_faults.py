@@ -71,6 +71,26 @@ def springs(x):
     return sum(((x[..., i, :] - x[..., j, :]).square().sum(-1) for i, j in pairs), torch.zeros(()))
 
 
+def raises_far_out(x):
+    if bool((x > 12).any()):
+        raise ArithmeticError("too far")
+    return half_square(x)
+
+
+def broken_backward(x):
+    return _Broken.apply(x)
+
+
+class _Broken(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return half_square(x)
+
+    @staticmethod
+    def backward(ctx, *cotangents):
+        raise RuntimeError("no backward")
+
+
 FAULTS = [
     Fault("shape", X, lambda x: 0.5 * x.square(), "problem", "calling", r"must return shape \(24,\), got \(24, 3\)"),
     Fault("total", X, lambda x: 0.5 * x.square().sum(), "problem", "calling", r"must return shape \(24,\), got \(\)"),
@@ -83,6 +103,8 @@ FAULTS = [
     Fault("integer", X, lambda x: half_square(x).long(), "problem", "calling", r"floating-point torch\.Tensor, got"),
     Fault("names", X, lambda y: 0.5 * y.square().sum(-1), "problem", "calling", r"exactly the variables \['x'\]"),
     Fault("raises", X, lambda x: x @ torch.eye(4), "problem", "exception", "raised RuntimeError.*call it yourself"),
+    Fault("raises far out", X, raises_far_out, "problem", "exception", "ArithmeticError: too far.*return .inf"),
+    Fault("broken backward", X, broken_backward, "problem", "gradient", "cannot be computed .no backward"),
     Fault("device", X, lambda x: half_square(x).to("meta"), "problem", "calling", "create constants on the device"),
     Fault("sign", X, lambda x: -half_square(x), "problem", "sign", r"falls without bound along x\[0\].*from_log_prob"),
     Fault("sign, mixed", MIXED, lambda v, h: -half_square(v) + h.sum(-1), "problem", "sign", r"along v\[0\], v\[1\]"),

@@ -8,6 +8,7 @@ discrete spaces, where every energy can be normalised.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import torch
 
@@ -15,7 +16,7 @@ from egm.checking.calls import check_calls
 from egm.checking.findings import Finding, Inspection
 from egm.checking.gradients import check_gradients
 from egm.checking.landscape import check_landscape, valleys
-from egm.checking.probe import Probe
+from egm.checking.probe import EnergyRaised, Probe
 from egm.checking.rays import check_rays
 from egm.checking.speed import check_speed
 from egm.checking.values import check_values
@@ -54,7 +55,16 @@ def check(
     findings = check_calls(probe)
     complete = not findings
     if complete:
-        findings = _look_closer(probe)
+        try:
+            for finding in _look_closer(probe):
+                findings.append(finding)
+        except EnergyRaised as error:
+            complete = False
+            text = (
+                f"the energy raised {type(error.__cause__).__name__}: {error.__cause__}, for legal states far from the"
+                " middle of the reference law; return +inf where the density is zero, and finite numbers elsewhere"
+            )
+            findings.append(Finding("problem", "exception", text))
     order = ("problem", "warning", "note")
     return Inspection(
         target=repr(target),
@@ -65,34 +75,32 @@ def check(
     )
 
 
-def _look_closer(probe: Probe) -> list[Finding]:
-    """All checks that need an energy which can be called."""
+def _look_closer(probe: Probe) -> Iterator[Finding]:
+    """All checks that need an energy which can be called, as far as they go."""
     probe.measure()
-    findings = check_values(probe) + check_speed(probe) + _centred(probe)
-    if any(finding.level == "problem" for finding in findings):
-        return findings  # what follows would see the same again
-    if not probe.space.real:
-        return findings
-    precise = _in_doubles(probe, findings)
-    findings += check_gradients(precise)
-    ends, lowest = valleys(precise)
-    improper = check_rays(precise, lowest)
-    return findings + improper + ([] if improper else check_landscape(precise, ends))
-
-
-def _in_doubles(probe: Probe, findings: list[Finding]) -> Probe:
-    """The same probe with doubles, if the energy takes them."""
+    first = check_values(probe)
+    yield from first
+    yield from check_speed(probe)
+    yield from _centred(probe)
+    if not probe.space.real or any(finding.level == "problem" for finding in first):
+        return  # what follows would see the same again
     precise = Probe(probe.target, device=probe.device, dtype=torch.float64, seed=probe.generator.initial_seed())
     try:
         precise.measure()
-    except Exception as error:  # of the user's code, whatever it is
-        text = (
-            f"the energy fails for float64 states ({type(error).__name__}: {error}), so dtype='float64' cannot be used;"
-            " give constants the dtype of the states, for example W.to(x)"
+    except EnergyRaised as error:
+        yield Finding(
+            "warning",
+            "dtype",
+            f"the energy fails for float64 states ({type(error.__cause__).__name__}: {error.__cause__}), so"
+            " dtype='float64' cannot be used; give constants the dtype of the states, for example W.to(x)",
         )
-        findings.append(Finding("warning", "dtype", text))
-        return probe
-    return precise
+        precise = probe
+    yield from check_gradients(precise)
+    ends, lowest = valleys(precise)
+    improper = check_rays(precise, lowest)
+    yield from improper
+    if not any(finding.name == "sign" for finding in improper):  # descents without an end say nothing
+        yield from check_landscape(precise, ends)
 
 
 def _centred(probe: Probe) -> list[Finding]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from egm.checking.findings import Finding
-from egm.checking.probe import Probe
+from egm.checking.probe import EnergyRaised, Probe
 from egm.spaces import State
 from egm.targets.base import EnergyError
 
@@ -90,7 +90,7 @@ def _symbols(probe: Probe) -> tuple[list[str], list[str]]:
 def _fails(probe: Probe, state: State) -> bool:
     try:
         probe.energy(state)
-    except Exception:
+    except EnergyRaised:
         return True
     return False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from egm.checking.findings import Finding
-from egm.checking.probe import Probe, flat
+from egm.checking.probe import EnergyRaised, Probe, flat
 from egm.targets.base import EnergyError
 
 WITHOUT = "egm-sp, egm, egm-bs and gibbs on symbols need none; mala, tempering of reals, idem, bnem and pis do"
@@ -17,12 +17,13 @@ def check_gradients(probe: Probe) -> list[Finding]:
         return []
     latent = probe.latent(probe.count(64, least=8))
     try:
-        energy, gradient = probe.target.latent_energy_and_gradient(latent)
+        energy, gradient = probe.potential_and_gradient(latent)
     except EnergyError:
         text = f"the energy has no gradient (.detach(), .item(), NumPy, or no torch operations); {WITHOUT}"
         return [Finding("warning", "gradient", text)]
-    except RuntimeError as error:  # of backward functions
-        return [Finding("problem", "gradient", f"the gradient of the energy cannot be computed: {error}; {WITHOUT}")]
+    except EnergyRaised as error:  # by a backward function: the energy itself has been called before
+        text = f"the gradient of the energy cannot be computed ({error.__cause__}); {WITHOUT}"
+        return [Finding("problem", "gradient", text)]
     findings = []
     for name, slope in gradient.items():
         holes = ~flat(slope).isfinite().all(1) & energy.isfinite()

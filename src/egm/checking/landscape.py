@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from egm.checking.findings import Finding
-from egm.checking.probe import Probe, entry, flat, listed, rounded
+from egm.checking.probe import EnergyRaised, Probe, entry, flat, listed, rounded
 from egm.spaces import Real, State
 from egm.targets.base import EnergyError
 
@@ -84,9 +84,9 @@ def descend(probe: Probe, latent: State, *, steps: int) -> State:
 def _with_gradient(probe: Probe, latent: State) -> tuple[Tensor, State]:
     """U and ∇U; random directions where there is no gradient."""
     try:
-        energy, gradient = probe.target.latent_energy_and_gradient(latent)
+        energy, gradient = probe.potential_and_gradient(latent)
         gradient = {name: g.nan_to_num(0.0, 0.0, 0.0) for name, g in gradient.items()}
-    except EnergyError:
+    except (EnergyError, EnergyRaised):
         energy, gradient = probe.potential(latent), {name: torch.zeros_like(latent[name]) for name in probe.space.real}
     n = len(energy)
     none = sum(g.abs().reshape(n, -1).sum(1) for g in gradient.values()) == 0

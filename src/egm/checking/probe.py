@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from egm.spaces import State
-from egm.targets.base import Target
+from egm.targets.base import EnergyError, Target
 
 SECONDS_A_STATE = 1e-4  # of an energy for which the checks take a few seconds; slower ones are asked less
+
+
+class EnergyRaised(Exception):
+    """The energy raised something, which is the cause of this exception."""
 
 
 class Probe:
@@ -34,7 +40,7 @@ class Probe:
 
     def measure(self) -> None:
         """Set effort and eps by a small batch, and by a larger one unless that would take long."""
-        with torch.no_grad():
+        with torch.no_grad(), _own_exceptions():
             self.eps = torch.finfo(self.target.energy(**self.states(8)).dtype).eps
         for n in (8, 64):
             state = self.states(n)
@@ -67,19 +73,35 @@ class Probe:
         """The same as x."""
         return self.space.from_latent(self.latent(n, width=width))
 
-    @torch.no_grad()
     def energy(self, state: State) -> Tensor:
         """E(x) in double precision, [...]."""
-        return self.target.energy(**state).double()
+        with torch.no_grad(), _own_exceptions():
+            return self.target.energy(**state).double()
 
-    @torch.no_grad()
     def potential(self, latent: State) -> Tensor:
         """U(z) in double precision, [...]."""
-        return self.target.latent_energy(latent).double()
+        with torch.no_grad(), _own_exceptions():
+            return self.target.latent_energy(latent).double()
+
+    def potential_and_gradient(self, latent: State) -> tuple[Tensor, State]:
+        """U(z) and ∇U(z); raises `EnergyError` where there is no gradient."""
+        with _own_exceptions():
+            return self.target.latent_energy_and_gradient(latent)
 
     def noise(self, *shape: int) -> Tensor:
         """Standard Gaussian numbers."""
         return torch.randn(shape, generator=self.generator, dtype=self.dtype, device=self.device)
+
+
+@contextmanager
+def _own_exceptions() -> Iterator[None]:
+    """What the user's energy raises, as `EnergyRaised`; missing gradients stay what they are."""
+    try:
+        yield
+    except EnergyError:
+        raise
+    except Exception as error:
+        raise EnergyRaised from error
 
 
 def flat(x: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from egm.checking.findings import Finding
-from egm.checking.probe import Probe, shown
+from egm.checking.probe import EnergyRaised, Probe, shown
 
 WIDTHS = (1.0, 3.0, 10.0)  # proposals of a sampler in training go beyond the reference law
 ALMOST = 0.95  # of the reference draws
@@ -50,15 +50,15 @@ def _illegal(energy: torch.Tensor, state: dict[str, torch.Tensor], where: str) -
 
 def _infinite(energy: torch.Tensor, state: dict[str, torch.Tensor]) -> list[Finding]:
     walls = energy == torch.inf
-    share = float(walls.double().mean())
-    if share < ALMOST:
+    if float(walls.double().mean()) < ALMOST:
         return []
+    example = shown(state, int(walls.nonzero()[0]))
     return [
         Finding(
             "problem",
             "+inf",
             f"the energy is +inf (zero density) on {_share(walls)} of the draws of the reference law, for example at"
-            f" {shown(state, 0)}; training starts from those draws: set loc and scale of the Real variables so that"
+            f" {example}; training starts from those draws: set loc and scale of the Real variables so that"
             " they cover the support, or use a constraint instead of a wall",
         )
     ]
@@ -91,8 +91,8 @@ def _missing_symbols(probe: Probe) -> list[Finding]:
             state[name] = torch.where(legal, symbol, state[name])
             try:
                 energy = probe.energy(state)
-            except Exception as error:  # of the user's code, whatever it is
-                seen = f"fails ({type(error).__name__}: {error})"
+            except EnergyRaised as error:
+                seen = f"fails ({type(error.__cause__).__name__}: {error.__cause__})"
             else:
                 seen = "is NaN or −inf" if bool((energy.isnan() | (energy == -torch.inf)).any()) else ""
             if seen:
