@@ -67,7 +67,7 @@ def test_train_then_sample_then_evaluate(capsys):
 
     assert main(["sample", "runs/a", "-n", "7", "--seed", "1", "--out", "here/draws.npz"]) == 0
     with np.load("here/draws.npz", allow_pickle=False) as written:
-        assert list(written) == ["s", ".log_weights"]
+        assert list(written) == ["s", ".log_weights", ".energies"]
         assert written["s"].shape == (7, 3, 3)
         expected = egm.load("runs/a").sample(7, seed=1)["s"].numpy()
         np.testing.assert_array_equal(written["s"], expected)
@@ -203,7 +203,7 @@ def test_draws_are_weighed_with_an_own_target(own_module, folder, monkeypatch, c
     expected = egm.load("a", target).sample(40, seed=3)
     with np.load("plain.npz", allow_pickle=False) as plain, np.load("weighed.npz", allow_pickle=False) as weighed:
         assert list(plain) == ["x"]
-        assert list(weighed) == ["x", ".log_weights"]
+        assert list(weighed) == ["x", ".log_weights", ".energies"]
         np.testing.assert_array_equal(weighed["x"], plain["x"])
         assert expected.log_weights is not None
         np.testing.assert_array_equal(weighed[".log_weights"], expected.log_weights.numpy())

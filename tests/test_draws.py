@@ -1,7 +1,6 @@
 """Draws: closed forms of every weighted quantity, resampling, and what is said of good, bad and missing weights."""
 
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -299,28 +298,3 @@ def test_long_variables_are_cut_short():
     assert [line.split()[0] for line in lines if line.startswith("x[")] == [f"x[{i}]" for i in range(8)]
     assert "… and 12 more entries of x" in lines
     assert not any("entries of y" in line for line in lines)
-
-
-# ---------------------------------------------------------------------- export
-
-
-def test_export_to_a_datatree():
-    xarray = pytest.importorskip("xarray")
-    tree = weighted(3.0).to_datatree()
-    assert isinstance(tree, xarray.DataTree)
-    assert set(tree.children) == {"posterior", "sample_stats"}
-    v, h = tree["posterior"]["v"], tree["posterior"]["h"]
-    assert (v.dims, h.dims) == (("chain", "draw", "v_dim_0"), ("chain", "draw"))
-    np.testing.assert_array_equal(v.values, np.array([V], dtype=np.float32))
-    np.testing.assert_array_equal(h.values, [[0, 1, 2, 1]])
-    stats = tree["sample_stats"]["log_weight"]
-    assert stats.dims == ("chain", "draw")
-    np.testing.assert_allclose(stats.values, [np.log(WEIGHTS) + 3.0])
-    assert (v.coords["chain"].values.tolist(), v.coords["draw"].values.tolist()) == ([0], [0, 1, 2, 3])
-    assert set(draws().to_datatree().children) == {"posterior"}
-
-
-def test_export_names_the_extra_it_needs(monkeypatch):
-    monkeypatch.setitem(sys.modules, "xarray", None)  # an import of it fails
-    with pytest.raises(ImportError, match=r"to_datatree needs xarray: pip install 'egm\[bayes\]'"):
-        draws().to_datatree()

@@ -20,12 +20,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from egm.diagnostics import eubo_problem, halves, pareto_k, pareto_k_limit, sigmas, weight_ess
+from egm.export import datatree, write
 from egm.spaces import Space, State
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class Draws:
     Attributes:
         state: the draws, in the coordinates that the energy sees.
         log_weights: float64 [n], −inf for weight zero, or None where the process has no weights.
+        energies: float64 [n] of the states, where they were asked for; otherwise None.
         groups: independent blocks of equal size that the draws consist of; 1 where all draws are independent.
         energy_calls: states handed to the energy while drawing.
     """
@@ -51,6 +54,7 @@ class Draws:
         state: State,
         *,
         log_weights: Tensor | None = None,
+        energies: Tensor | None = None,
         why_unweighted: str | None = None,
         eubo: Callable[[], tuple[float, float]] | None = None,
         groups: int = 1,
@@ -62,6 +66,7 @@ class Draws:
             space: of the states.
             state: one tensor [n, ...] for each variable.
             log_weights: [n], finite, or −inf where the density is zero.
+            energies: [n], see the attributes.
             why_unweighted: the reason that is told to those who ask for weights where there are none.
             eubo: gives the mean log-weight of paths that end in exact samples of the target, and its standard error;
                 None where the target has no exact sampler. Called once, when first asked for.
@@ -83,7 +88,10 @@ class Draws:
                     f" or +inf, first of all draw {int(illegal.nonzero()[0])}: look for an energy of NaN or −inf there"
                 )
             log_weights = log_weights.detach().double()
+        if energies is not None and tuple(energies.shape) != tuple(batch):
+            raise ValueError(f"energies need the shape {tuple(batch)}, got {tuple(energies.shape)}")
         self.space, self.state, self.log_weights = space, state, log_weights
+        self.energies = None if energies is None else energies.detach().double()
         self.groups, self.energy_calls = groups, energy_calls
         self._why_unweighted, self._find_eubo = why_unweighted or UNRECORDED, eubo
 
@@ -204,26 +212,16 @@ class Draws:
         return "\n".join([*lines, f"unreliable, because {'; '.join(problems)}" if problems else "no problem detected"])
 
     def to_datatree(self) -> DataTree:
-        """Export for ArviZ: an `xarray.DataTree` with a group "posterior" and, where there are weights, "sample_stats".
+        """Export for ArviZ: an `xarray.DataTree` with the groups "posterior" and "sample_stats" (`egm.export`).
 
-        Variables have the dimensions chain (one), draw (n) and one for each axis, named as in ArviZ. The draws are as
-        they were drawn: most of ArviZ knows nothing of sample_stats["log_weight"], so export `resample`d states
-        (`Draws(space, draws.resample(n))`) where weights are uneven.
+        The draws are as they were drawn: most of ArviZ knows nothing of sample_stats["log_weight"], so export
+        `resample`d states (`Draws(space, draws.resample(n))`) where weights are uneven.
         """
-        try:
-            from xarray import Dataset, DataTree  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
-        except ImportError as error:
-            raise ImportError("to_datatree needs xarray: pip install 'egm[bayes]'") from error
-        values = {name: x.detach().cpu().numpy()[None] for name, x in self.state.items()}
-        variables = {
-            name: (("chain", "draw", *(f"{name}_dim_{i}" for i in range(x.ndim - 2))), x) for name, x in values.items()
-        }
-        coordinates = {"chain": [0], "draw": range(len(self))}
-        groups = {"posterior": Dataset(variables, coords=coordinates)}
-        if self.log_weights is not None:
-            weights = {"log_weight": (("chain", "draw"), self.log_weights.cpu().numpy()[None])}
-            groups["sample_stats"] = Dataset(weights, coords=coordinates)
-        return DataTree.from_dict(groups)
+        return datatree(self)
+
+    def write(self, file: str | Path) -> None:
+        """Write a file that other programs read: NetCDF (.nc), NumPy (.npz) or text (.csv), see `egm.export`."""
+        write(self, file)
 
     def _quality(self) -> list[str]:
         """Lines with everything the weights say."""

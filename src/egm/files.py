@@ -14,12 +14,18 @@ from typing import IO, Any
 @contextmanager
 def replacing(file: Path) -> Iterator[IO[bytes]]:
     """A stream whose content takes the place of `file` at the end, unless something is raised before."""
+    with replacing_path(file) as temporary, temporary.open("xb") as stream:
+        yield stream
+
+
+@contextmanager
+def replacing_path(file: Path) -> Iterator[Path]:
+    """The same for those who open a file by its name: a name beside it that nothing has yet."""
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
     try:
-        with temporary.open("xb") as stream:
-            yield stream
-            stream.flush()
+        yield temporary
+        with temporary.open("rb+") as stream:
             os.fsync(stream.fileno())
         os.replace(temporary, file)
     finally:

@@ -127,12 +127,15 @@ class Sampler:
             return Draws(self.space, self.space.from_latent(latent), why_unweighted=reason)
         energy = EnergyGuard(self.target)
         log_ratio = torch.cat([part.log_ratio for part in parts if part.log_ratio is not None])
-        log_weights = torch.cat([-energy(part.state).double() for part in parts]) + log_ratio
+        energies = torch.cat([energy(part.state).double() for part in parts])  # in latent coordinates
+        log_weights = log_ratio - energies
         energy.check()
+        energies = energies + self.space.log_det(latent)
         if smc is not None:
             latent = smc.move(self.target, latent, generator)
+        moved = smc is not None and smc.moves > 0  # what was asked for is the energy of the states before
         return Draws(
-            self.space, self.space.from_latent(latent), log_weights=log_weights,
+            self.space, self.space.from_latent(latent), log_weights=log_weights, energies=None if moved else energies,
             groups=1 if smc is None else smc.groups, energy_calls=self.target.energy_calls - called,
             eubo=self._eubo(generator.initial_seed(), steps, exchanged=smc is not None),
         )  # fmt: skip

@@ -39,7 +39,7 @@ def test_train_then_sample_then_evaluate(capsys):
     assert main(["sample", "runs/g", "-n", "7", "--seed", "1"]) == 0
     assert "Markov chains" in capsys.readouterr().out
     with np.load("runs/g/draws.npz", allow_pickle=False) as written:
-        assert list(written) == ["s"]
+        assert list(written) == ["s", ".energies"]
         np.testing.assert_array_equal(written["s"], egm.load("runs/g").sample(7, seed=1)["s"].numpy())
 
     assert main(["evaluate", "runs/g", "--n", "50", "--repeats", "2", "--floor_pairs", "3"]) == 0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
+import torch
+from torch import Tensor
 
 from egm.api import load
 from egm.cli.own_target import import_target
@@ -14,21 +14,32 @@ from egm.cli.report import published, write_results
 from egm.cli.tables import show_metrics
 from egm.draws import Draws
 from egm.evaluation import evaluate as compare
-from egm.files import replacing
+from egm.export import writer_of
+from egm.metrics.floors import derive_seed
+from egm.targets.base import Target
+
+TOGETHER = 10_000  # energies of draws that are computed at once
+READERS = {".nc": "arviz.from_netcdf", ".npz": "numpy.load", ".csv": "pandas.read_csv"}
 
 
 def sample(argv: list[str]) -> int:
     """Run `egm sample` with these arguments."""
     parser = Parser(
         "sample",
-        "Draw from a trained sampler into a NumPy file: one array for each variable, and the log-weights.\n\n"
-        "  egm sample runs/a -n 1000 --seed 1 --out draws.npz\n",
+        "Draw from a trained sampler into a file, with log-weights and energies; its suffix says how.\n\n"
+        "  egm sample runs/a -n 1000 --seed 1 --out draws.npz      for NumPy: an array for each variable\n"
+        "  egm sample runs/a -n 1000 --seed 1 --out draws.nc       for ArviZ: posterior and sample_stats\n"
+        "  egm sample runs/a -n 1000 --seed 1 --out draws.csv      a line for each draw\n"
+        "  egm sample runs/a -n 9999 --resample 2000 --out draws.nc    2000 of equal weight\n",
         usage="RUN [options]",
     )
     parser.add_argument("run", type=str, help="folder of a run")
     parser.add_argument("-n", "--n", type=Count, default=1000, help="how many draws")
+    parser.add_argument("--resample", type=Count | None, help="write this many instead, picked by weight")
     parser.add_argument("--seed", type=Seed, default=0, help="of the draws")
-    parser.add_argument("--out", type=str | None, help="file to write, by default draws.npz in the run")
+    parser.add_argument(
+        "--out", type=str | None, help="file to write (.nc, .npz, .csv), by default draws.npz in the run"
+    )
     parser.add_argument(
         "--steps",
         type=Count | None,
@@ -38,23 +49,29 @@ def sample(argv: list[str]) -> int:
     parser.add_argument("--target", type=str | None, help="module:function, to weigh draws for an energy of your own")
     parser.add_argument("--device", type=str, default="cpu", help="where to draw, cpu or cuda")
     values, _ = parser.read(argv)
+    file = Path(values.out) if values.out else Path(values.run) / "draws.npz"
+    writer_of(file)  # before anything is drawn in vain
     target = None if values.target is None else import_target(values.target)
     sampler = load(values.run, target, device=values.device)
     draws = sampler.sample(values.n, seed=values.seed, batch_size=values.batch_size, steps=values.steps)
-    file = Path(values.out) if values.out else Path(values.run) / "draws.npz"
-    write_draws(file, draws)
+    written = draws
+    if values.resample is not None:
+        written = Draws(draws.space, draws.resample(values.resample, seed=derive_seed(values.seed, 1)))
+    if written.energies is None and sampler.target is not None:
+        written.energies = energies_of(sampler.target, written)
+    written.write(file)
     print(draws.summary())
-    print(f"written to {file}; read with numpy.load({str(file)!r})")
+    print(f"written to {file}; read with {READERS[file.suffix]}({str(file)!r})")
     return 0
 
 
-def write_draws(file: Path, draws: Draws) -> None:
-    """Write an .npz file, one array for each variable and `.log_weights`; it is there as a whole or not at all."""
-    arrays: dict[str, Any] = {name: x.cpu().numpy() for name, x in draws.state.items()}
-    if draws.log_weights is not None:
-        arrays[".log_weights"] = draws.log_weights.cpu().numpy()  # a name that no variable can have
-    with replacing(file) as stream:
-        np.savez(stream, **arrays)
+def energies_of(target: Target, draws: Draws) -> Tensor:
+    """Energies of draws that were made without asking for them."""
+    parts = (
+        {name: x[start : start + TOGETHER] for name, x in draws.state.items()}
+        for start in range(0, len(draws), TOGETHER)
+    )
+    return torch.cat([target.energy(**part).detach().double() for part in parts])
 
 
 def evaluate(argv: list[str]) -> int:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from egm.expressions import nearest
+from egm.extras import MissingPackage
 from egm.targets.base import EnergyError
 from egm.train.signals import Stopped, stop_on_signals
 
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + stopped.signal
     except SystemExit as done:  # --help
         return done.code if isinstance(done.code, int) else 0
-    except (ValueError, TypeError, OSError, NotImplementedError, ArithmeticError) as error:
+    except (ValueError, TypeError, OSError, NotImplementedError, ArithmeticError, MissingPackage) as error:
         if os.environ.get("EGM_TRACEBACK"):
             raise
         print(f"egm: {error}", file=sys.stderr)

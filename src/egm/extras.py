@@ -1,0 +1,25 @@
+"""Packages that only some parts need; where one is missing, the message names the command that installs it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+
+class MissingPackage(ImportError):
+    """A package of an extra is not installed."""
+
+
+def needed(name: str, *, what: str, extra: str) -> Any:
+    """The module of that name.
+
+    Args:
+        name: of the module.
+        what: needs it, for the message.
+        extra: of pyproject.toml that brings it.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        package = name.partition(".")[0]
+        raise MissingPackage(f"{what} needs {package}: pip install 'egm[{extra}]'") from error
