@@ -41,6 +41,7 @@ from egm.train.progress import make_progress
 from egm.train.run_directory import RunDirectory
 from egm.train.signals import Stopped
 from egm.train.trainer import Trainer
+from egm.train.watching import has_events, watched
 
 DEFAULT_SECONDS = 60.0
 
@@ -61,6 +62,7 @@ def fit(
     start: Sampler | str | Path | None = None,
     out: str | Path | None = None,
     progress: bool = True,
+    tensorboard: bool = False,
     source: str | None = None,
     notes: Mapping[str, Any] | None = None,
     **options: Any,
@@ -84,6 +86,7 @@ def fit(
             own unless given.
         out: folder for checkpoints, metrics and the trained network.
         progress: show a bar (on a terminal) or lines.
+        tensorboard: write the curves of the log as event files for TensorBoard too, into out/tensorboard.
         source: how `egm train --resume` finds the target again, "module:function".
         notes: kept in the run's configuration as they are, plain values; the command line notes the recipe here.
         **options: of the loop (`egm.train.options.TrainingOptions`) and the method
@@ -104,7 +107,8 @@ def fit(
         parts = {"network": network, "energy_network": energy_network, "paths": paths, "processes": processes}
         chains = fit_chains(
             target, method, options, **_limits(steps, time_limit), seed=seed, device=where, dtype=name,
-            parts={**parts, "start": start}, out=out, progress=progress, source=source, notes=notes or {},
+            parts={**parts, "start": start}, out=out, progress=progress, tensorboard=tensorboard, source=source,
+            notes=notes or {},
         )  # fmt: skip
         return _as_sampler(chains)
     begun = None if start is None else Start.of(start)
@@ -141,7 +145,8 @@ def fit(
     if begun is not None:
         begun.hand_over(sampler, given=own_parts)
     energy_module = energy_network if isinstance(energy_network, nn.Module) else None
-    trainer = _trainer(config, sampler, energy_module, out=out, progress=progress)
+    run = None if out is None else RunDirectory(out)
+    trainer = _trainer(config, sampler, energy_module, run, progress=progress, tensorboard=tensorboard)
     target.check(where, seed=seed, dtype=DTYPES[name])
     if trainer.run_directory is not None:
         trainer.run_directory.create(config)
@@ -158,10 +163,12 @@ def resume(
     energy_network: nn.Module | None = None,
     device: torch.device | str | None = None,
     progress: bool = True,
+    tensorboard: bool = False,
 ) -> Sampler:
     """Continue a run from its last checkpoint, on its own device unless another is given.
 
-    `steps` or `time_limit` extend it. The target is needed only where the run's is not a built-in one.
+    `steps` or `time_limit` extend it. The target is needed only where the run's is not a built-in one. Event files
+    (`tensorboard`) are continued where there are some.
     """
     run = RunDirectory(out)
     config = run.read_config()
@@ -171,7 +178,8 @@ def resume(
         config |= _limits(steps, time_limit)
     where = _device(device or config["device"])
     sampler = make_sampler(config, _target_of(config, target), network=network, device=where)
-    trainer = _trainer(config, sampler, energy_network, out=out, progress=progress)
+    tensorboard = tensorboard or has_events(run)
+    trainer = _trainer(config, sampler, energy_network, run, progress=progress, tensorboard=tensorboard)
     state = run.read_state(where)
     if state is not None:
         trainer.load_state_dict(state)
@@ -242,9 +250,10 @@ def _trainer(
     config: dict[str, Any],
     sampler: Sampler,
     energy_network: nn.Module | None,
+    run: RunDirectory | None,
     *,
-    out: str | Path | None,
     progress: bool,
+    tensorboard: bool,
 ) -> Trainer:
     for limit in ("steps", "time_limit"):
         if config[limit] is not None and not config[limit] > 0:
@@ -261,8 +270,8 @@ def _trainer(
         steps=config["steps"],
         time_limit=config["time_limit"],
         seed=config["seed"],
-        progress=make_progress(progress),
-        run=None if out is None else RunDirectory(out),
+        progress=watched(make_progress(progress), run, tensorboard=tensorboard),
+        run=run,
         evaluate=quick_scores(target, options.evaluation_size) if scored else None,
     )
 

@@ -16,7 +16,7 @@ from egm.train import run_directory as module
 from egm.train.run_directory import RunDirectory, commit, environment, hardware
 from training import SMALL, SPACES
 
-FILES = ["checkpoint.pt", "config.yaml", "environment.json", "metrics.csv", "model.safetensors"]
+FILES = ["checkpoint.pt", "config.yaml", "environment.json", "metrics.csv", "model.safetensors", "status.json"]
 
 
 @pytest.fixture(scope="module")

@@ -38,6 +38,7 @@ from egm.targets.base import Target
 from egm.train.progress import make_progress
 from egm.train.run_directory import RunDirectory
 from egm.train.signals import Stopped, held_back
+from egm.train.watching import watched
 
 STEPS = 6000  # the paper's
 WARMUP = 500  # where a step size has to be found
@@ -106,6 +107,7 @@ def fit_chains(
     parts: Mapping[str, object],
     out: str | Path | None,
     progress: bool,
+    tensorboard: bool = False,
     source: str | None,
     notes: Mapping[str, Any],
 ) -> ChainSampler:
@@ -130,8 +132,8 @@ def fit_chains(
         "notes": dict(notes),
         **dataclasses.asdict(own),
     }
-    kernel, bar = make_kernel(method, target, own), make_progress(progress)
     directory = None if out is None else RunDirectory(out)
+    kernel, bar = make_kernel(method, target, own), watched(make_progress(progress), directory, tensorboard=tensorboard)
     run = ChainRun(
         target, kernel, own, steps=steps, time_limit=time_limit, seed=seed, device=device, dtype=DTYPES[dtype],
         progress=bar, directory=directory,

@@ -15,7 +15,7 @@ from egm.cli.train_parser import split_target
 from egm.expressions import describe, nearest
 from egm.registry import METHOD_NAMES, METHODS
 
-CHANGEABLE = ("resume", "steps", "time_limit", "device", "progress", "evaluate")
+CHANGEABLE = ("resume", "steps", "time_limit", "device", "progress", "tensorboard", "evaluate")
 
 
 def is_complete(config: Mapping[str, Any], state: Mapping[str, Any] | None) -> bool:

@@ -79,7 +79,8 @@ def _start(argv: list[str]) -> int:
     return _run(
         lambda: fit(
             target, method, seed=values.seed, device=values.device, dtype=values.dtype, out=folder,
-            start=values.start, progress=values.progress, source=text if own is not None else None, notes=notes,
+            start=values.start, progress=values.progress, tensorboard=values.tensorboard,
+            source=text if own is not None else None, notes=notes,
             paths={**recipe.get("paths", {}), **values.paths},
             processes={**recipe.get("processes", {}), **values.processes}, **limits, **options,
         ),
@@ -154,7 +155,9 @@ def _continue(argv: list[str]) -> int:
     device = values.device if "device" in given else None
     print(f"continuing {folder}: {text} by {config['method']}", file=sys.stderr)
     return _run(
-        lambda: resume(folder, target=target, device=device, progress=values.progress, **limits),
+        lambda: resume(
+            folder, target=target, device=device, progress=values.progress, tensorboard=values.tensorboard, **limits
+        ),
         folder,
         evaluate=values.evaluate,
     )

@@ -44,6 +44,7 @@ def make_parser(defaults: Mapping[str, Any], target: type[Target] | None, target
     run.add_argument("--dtype", type=Literal["float32", "float64"], default="float32", help="of the real variables")
     run.add_argument("--out", type=str | None, help=f"{told['out']} By default runs/TARGET-METHOD-SEED")
     run.add_argument("--progress", type=bool, default=True, help=told["progress"])
+    run.add_argument("--tensorboard", action="store_true", help=told["tensorboard"])
     run.add_argument("--evaluate", type=bool, default=True, help="compare with reference draws after training")
     run.add_argument(
         "--role", type=Literal["main", "ablation", "smoke", "cost"], default="main", help="recorded in results.json"

@@ -6,6 +6,7 @@ metrics.csv         one line for each entry of the log
 checkpoint.pt       state of the trainer: networks, optimiser, averages, buffer, random state, counters
 model.safetensors   the network that draws are made with, or the states that chains have visited
 results.json        the last evaluation, one object as in results/*.json
+status.json         whether the run goes on, and tensorboard/ its curves, if asked for (`egm.train.watching`)
 """
 
 from __future__ import annotations
