@@ -14,8 +14,8 @@ from egm.expressions import evaluate
 from egm.registry import TARGETS
 
 
-def check(argv: list[str]) -> int:
-    """Run `egm check` with these arguments; 0 if there is no problem, 1 if there is."""
+def check_parser() -> Parser:
+    """Of `egm check`."""
     parser = Parser(
         "check",
         "Look at an energy before training: shapes and batches, sign, NaN, scale and location, directions along\n"
@@ -29,7 +29,12 @@ def check(argv: list[str]) -> int:
     parser.add_argument("--seed", type=Seed, default=0, help="of the states that are tried")
     parser.add_argument("--device", type=str, default="cpu", help="where to ask for energies, cpu or cuda")
     parser.add_argument("--dtype", type=Literal["float32", "float64"], default="float32", help="of the real variables")
-    values, _ = parser.read(argv)
+    return parser
+
+
+def check(argv: list[str]) -> int:
+    """Run `egm check` with these arguments; 0 if there is no problem, 1 if there is."""
+    values, _ = check_parser().read(argv)
     text: str = values.target
     target = import_target(text) if ":" in text else evaluate(text, TARGETS, kind="a target")
     found = inspect_target(target, device=values.device, dtype=getattr(torch, values.dtype), seed=values.seed)

@@ -24,6 +24,25 @@ READERS = {".nc": "arviz.from_netcdf", ".npz": "numpy.load", ".csv": "pandas.rea
 
 def sample(argv: list[str]) -> int:
     """Run `egm sample` with these arguments."""
+    values, _ = sample_parser().read(argv)
+    file = Path(values.out) if values.out else Path(values.run) / "draws.npz"
+    writer_of(file)  # before anything is drawn in vain
+    target = None if values.target is None else import_target(values.target)
+    sampler = load(values.run, target, device=values.device)
+    draws = sampler.sample(values.n, seed=values.seed, batch_size=values.batch_size, steps=values.steps)
+    written = draws
+    if values.resample is not None:
+        written = Draws(draws.space, draws.resample(values.resample, seed=derive_seed(values.seed, 1)))
+    if written.energies is None and sampler.target is not None:
+        written.energies = energies_of(sampler.target, written)
+    written.write(file)
+    print(draws.summary())
+    print(f"written to {file}; read with {READERS[file.suffix]}({str(file)!r})")
+    return 0
+
+
+def sample_parser() -> Parser:
+    """The options of `egm sample`."""
     parser = Parser(
         "sample",
         "Draw from a trained sampler into a file, with log-weights and energies; its suffix says how.\n\n"
@@ -43,26 +62,12 @@ def sample(argv: list[str]) -> int:
     parser.add_argument(
         "--steps",
         type=Count | None,
-        help="of the simulation; by default those of the run, and one for each site where all variables are masked",
+        help="of the simulation, by default those of the run (one for each site where all are masked)",
     )
     parser.add_argument("--batch_size", type=Count | None, help="draws simulated together, by default up to 10 000")
     parser.add_argument("--target", type=str | None, help="module:function, to weigh draws for an energy of your own")
     parser.add_argument("--device", type=str, default="cpu", help="where to draw, cpu or cuda")
-    values, _ = parser.read(argv)
-    file = Path(values.out) if values.out else Path(values.run) / "draws.npz"
-    writer_of(file)  # before anything is drawn in vain
-    target = None if values.target is None else import_target(values.target)
-    sampler = load(values.run, target, device=values.device)
-    draws = sampler.sample(values.n, seed=values.seed, batch_size=values.batch_size, steps=values.steps)
-    written = draws
-    if values.resample is not None:
-        written = Draws(draws.space, draws.resample(values.resample, seed=derive_seed(values.seed, 1)))
-    if written.energies is None and sampler.target is not None:
-        written.energies = energies_of(sampler.target, written)
-    written.write(file)
-    print(draws.summary())
-    print(f"written to {file}; read with {READERS[file.suffix]}({str(file)!r})")
-    return 0
+    return parser
 
 
 def energies_of(target: Target, draws: Draws) -> Tensor:
@@ -76,22 +81,7 @@ def energies_of(target: Target, draws: Draws) -> Tensor:
 
 def evaluate(argv: list[str]) -> int:
     """Run `egm evaluate` with these arguments."""
-    parser = Parser(
-        "evaluate",
-        "Compare a trained sampler with reference draws: mean and spread of each metric beside its floor, the value\n"
-        "that exact draws have. Writes results.json in the run.\n\n"
-        "  egm evaluate runs/a --n 2000 --repeats 20 --seed 0\n"
-        "  egm evaluate runs/b --target my_module:make_target\n",
-        usage="RUN [options]",
-    )
-    parser.add_argument("run", type=str, help="folder of a run")
-    parser.add_argument("--n", type=Count, default=2000, help="draws on either side")
-    parser.add_argument("--repeats", type=Count, default=20, help="independent comparisons")
-    parser.add_argument("--floor_pairs", type=Count, default=200, help="pairs of exact sets behind a floor")
-    parser.add_argument("--seed", type=Seed, default=0, help="of draws and references")
-    parser.add_argument("--target", type=str | None, help="module:function, for a run on an energy of your own")
-    parser.add_argument("--device", type=str, default="cpu", help="where to draw, cpu or cuda")
-    values, _ = parser.read(argv)
+    values, _ = evaluate_parser().read(argv)
     target = None if values.target is None else import_target(values.target)
     sampler = load(values.run, target, device=values.device)
     if sampler.target is None:
@@ -105,3 +95,23 @@ def evaluate(argv: list[str]) -> int:
     show_metrics(record, published(sampler.config))
     print(f"written to {Path(values.run) / 'results.json'}")
     return 0
+
+
+def evaluate_parser() -> Parser:
+    """The options of `egm evaluate`."""
+    parser = Parser(
+        "evaluate",
+        "Compare a trained sampler with reference draws: mean and spread of each metric beside its floor,\n"
+        "the value that exact draws have. Writes results.json in the run.\n\n"
+        "  egm evaluate runs/a --n 2000 --repeats 20 --seed 0\n"
+        "  egm evaluate runs/b --target my_module:make_target\n",
+        usage="RUN [options]",
+    )
+    parser.add_argument("run", type=str, help="folder of a run")
+    parser.add_argument("--n", type=Count, default=2000, help="draws on either side")
+    parser.add_argument("--repeats", type=Count, default=20, help="independent comparisons")
+    parser.add_argument("--floor_pairs", type=Count, default=200, help="pairs of exact sets behind a floor")
+    parser.add_argument("--seed", type=Seed, default=0, help="of draws and references")
+    parser.add_argument("--target", type=str | None, help="module:function, for a run on an energy of your own")
+    parser.add_argument("--device", type=str, default="cpu", help="where to draw, cpu or cuda")
+    return parser

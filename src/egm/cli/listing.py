@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from egm import recipes
@@ -15,26 +16,39 @@ from egm.networks import NETWORKS, RATE_NETWORKS
 from egm.registry import METHODS, PATHS, PROCESSES, SCHEDULES, TARGETS
 from egm.targets.base import Target
 
+#: of targets that share a module
+ABOUT = {
+    "DW4": "Four particles in the plane, a double well between any two",
+    "JointDW4": "Four particles in the plane of two types, which are drawn with the positions",
+    "LJ13": "Thirteen Lennard-Jones particles",
+    "LJ55": "Fifty-five Lennard-Jones particles",
+    "SpikeSlab": "Linear regression in which each coefficient may be switched off",
+    "GaussianMixturePosterior": "Means and assignments of a mixture, given data",
+}
 SMALL, LARGE = {"size": 4, "beta": 0.4, "states": 3, "seed": 0}, {"size": 16, "beta": 0.4, "states": 3, "seed": 0}
 
 
 def show_list(argv: list[str]) -> int:
     """Run `egm list` with these arguments."""
-    sections = {
-        "targets": _targets,
-        "methods": _methods,
-        "paths": lambda: _classes("paths (--paths.VARIABLE) and their schedules", {**PATHS, **SCHEDULES}),
-        "processes": lambda: _classes("processes (--processes.VARIABLE)", PROCESSES),
-        "networks": lambda: _classes("networks (--network, --energy_network)", {**NETWORKS, **RATE_NETWORKS}),
-        "recipes": _recipes,
-    }
-    parser = Parser("list", f"List {', '.join(sections)}, or one of these.\n", usage="[SECTION]")
-    parser.add_argument("section", type=str, nargs="?", help="what to list, by default everything")
-    values, _ = parser.read(argv)
-    names = list(sections) if values.section is None else [nearest(values.section, sections, kind="a section")]
+    values, _ = show_list_parser().read(argv)
+    names = list(SECTIONS) if values.section is None else [nearest(values.section, SECTIONS, kind="a section")]
     for name in names:
-        sections[name]()
+        SECTIONS[name]()
     return 0
+
+
+def show_list_parser() -> Parser:
+    """The options of `egm list`."""
+    description = f"""\
+List {", ".join(SECTIONS)}, or one of these.
+
+  egm list
+  egm list targets
+  egm list recipes
+"""
+    parser = Parser("list", description, usage="[SECTION]")
+    parser.add_argument("section", type=str, nargs="?", help="what to list, by default everything")
+    return parser
 
 
 def _methods() -> None:
@@ -43,8 +57,14 @@ def _methods() -> None:
 
 
 def _targets() -> None:
-    rows = [[name.lower(), _options(cls), _reference(cls)] for name, cls in sorted(TARGETS.items())]
-    show("targets: egm train NAME --target.ARGUMENT VALUE", ["name", "arguments", "reference draws"], rows)
+    rows = [[name.lower(), _about(name, cls), _options(cls), _reference(cls)] for name, cls in sorted(TARGETS.items())]
+    title = "targets: egm train NAME --target.ARGUMENT VALUE"
+    show(title, ["name", "what it is", "arguments", "reference draws"], rows)
+
+
+def _about(name: str, target: type[Target]) -> str:
+    """A line on a target: of its module, where that is about nothing else."""
+    return ABOUT.get(name) or (sys.modules[target.__module__].__doc__ or "").strip().splitlines()[0].removesuffix(".")
 
 
 def _reference(target: type[Target]) -> str:
@@ -74,5 +94,15 @@ def _recipes() -> None:
         stated = {method: recipes.published(name, method) for method in recipes.methods(name) if method != "egm-sp"}
         numbers = {m: ", ".join(f"{metric} {mean:g}" for metric, (mean, _) in s.items()) for m, s in stated.items()}
         shown = "; ".join(f"{method} {text}" for method, text in numbers.items() if text)
-        rows.append([name, recipes.read(name)["target"], shown])
-    show("recipes (--recipe)", ["name", "target", "the paper's results"], rows)
+        rows.append([name, recipes.read(name)["target"], recipes.about(name).removesuffix("."), shown])
+    show("recipes (--recipe)", ["name", "target", "what it is", "the paper's results"], rows)
+
+
+SECTIONS: dict[str, Callable[[], None]] = {
+    "targets": _targets,
+    "methods": _methods,
+    "paths": lambda: _classes("paths (--paths.VARIABLE) and their schedules", {**PATHS, **SCHEDULES}),
+    "processes": lambda: _classes("processes (--processes.VARIABLE)", PROCESSES),
+    "networks": lambda: _classes("networks (--network, --energy_network)", {**NETWORKS, **RATE_NETWORKS}),
+    "recipes": _recipes,
+}

@@ -9,27 +9,36 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 
 from egm.expressions import nearest
 from egm.extras import MissingPackage
 from egm.targets.base import EnergyError
 from egm.train.signals import Stopped, stop_on_signals
 
-USAGE = """\
+#: name -> where its function is (`NAME_parser` beside it gives its options) and what it does. Each command imports what
+#: it needs, so that `egm list` does not wait for what only training uses.
+COMMANDS = {
+    "list": ("egm.cli.listing:show_list", "targets, methods, paths, processes, networks and recipes"),
+    "check": ("egm.cli.check:check", "look at an energy of your own before training"),
+    "train": ("egm.cli.train:train", "train a sampler, or continue a run"),
+    "watch": ("egm.cli.watch:watch", "see how a run is going, in another terminal"),
+    "sample": ("egm.cli.draw:sample", "draw from a trained sampler into a file for ArviZ, NumPy or anything (.csv)"),
+    "evaluate": ("egm.cli.draw:evaluate", "compare a trained sampler with exact draws"),
+    "reproduce": ("egm.cli.reproduce:reproduce", "the paper's tables and figures, with ours beside them"),
+    "completion": ("egm.cli.completion:completion", "the script by which bash or zsh completes these commands"),
+}
+USAGE = f"""\
 usage: egm COMMAND [options]
 
 Train samplers for energies on continuous, discrete and mixed spaces.
 
-  egm list       targets, methods, paths, processes, networks and recipes
-  egm check      look at an energy of your own before training
-  egm train      train a sampler, or continue a run
-  egm sample     draw from a trained sampler
-  egm evaluate   compare a trained sampler with exact draws
-  egm reproduce  the paper's tables and figures, with ours beside them
+{chr(10).join(f"  egm {name:<12}{about}" for name, (_, about) in COMMANDS.items())}
 
 `egm COMMAND --help` explains each of them. A first run:
 
-  egm train --recipe fast/gbrbm --time_limit 80
+  egm train --recipe fast/gbrbm --time_limit 80 --out runs/a
+  egm sample runs/a -n 1000 --out draws.csv
 """
 
 
@@ -60,18 +69,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(name: str) -> Callable[[list[str]], int]:
-    name = nearest(name, ("list", "check", "train", "sample", "evaluate", "reproduce"), kind="a command")
-    # Each command imports what it needs, so that `egm list` does not wait for what only training uses.
-    if name == "list":
-        from egm.cli.listing import show_list as command  # noqa: PLC0415
-    elif name == "check":
-        from egm.cli.check import check as command  # noqa: PLC0415
-    elif name == "train":
-        from egm.cli.train import train as command  # noqa: PLC0415
-    elif name == "sample":
-        from egm.cli.draw import sample as command  # noqa: PLC0415
-    elif name == "reproduce":
-        from egm.cli.reproduce import reproduce as command  # noqa: PLC0415
-    else:
-        from egm.cli.draw import evaluate as command  # noqa: PLC0415
-    return command
+    module, _, function = COMMANDS[nearest(name, COMMANDS, kind="a command")][0].partition(":")
+    return getattr(import_module(module), function)

@@ -6,7 +6,8 @@ import argparse
 import inspect
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from types import NoneType, UnionType
+from typing import Any, NoReturn, Union, get_args, get_origin
 
 import jsonargparse
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
@@ -16,17 +17,55 @@ from egm.expressions import nearest
 Count: Any = PositiveInt  # types of options, which the type checker takes for aliases
 Seed: Any = NonNegativeInt
 Seconds: Any = PositiveFloat
+HELP_ALL = "every option: parts, training loop, methods"
 FREE_KEYS = ("paths.", "processes.")  # --paths.NAME, whatever the variables are called
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter, jsonargparse.DefaultHelpFormatter):
-    """Descriptions keep their lines."""
+    """Descriptions keep their lines; an option says its default, and its type by a letter."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "max_help_position": 28})
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        said, default = (action.help or "").removesuffix("."), action.default
+        if action.required and action.option_strings:
+            return f"{said} (required)".strip()
+        empty = isinstance(default, dict | list) and not default
+        if default is None or default is False or default == argparse.SUPPRESS or empty:
+            return said
+        return f"{said} (default: {'true' if default is True else default})".strip()
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        kinds = plain_types(action)
+        return "N" if int in kinds else "X" if float in kinds else "TEXT"
+
+
+class _HelpAll(argparse.Action):
+    """--help_all: the help with every option."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **_: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=HELP_ALL)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        if isinstance(parser, Parser):
+            parser.folded = frozenset()
+        parser.print_help()
+        parser.exit()
 
 
 class Parser(jsonargparse.ArgumentParser):
     """A parser of one command; `read` takes a command line apart."""
 
-    def __init__(self, command: str, description: str, *, usage: str) -> None:
+    def __init__(self, command: str, description: str, *, usage: str, folds: bool = False) -> None:
+        """Make the parser of `egm command`.
+
+        Args:
+            command: its name.
+            description: what --help says first.
+            usage: what follows the name of the command.
+            folds: whether there are groups that only --help_all shows, see `fold`.
+        """
         super().__init__(
             prog=f"egm {command}",
             usage=f"egm {command} {usage}",
@@ -34,6 +73,22 @@ class Parser(jsonargparse.ArgumentParser):
             formatter_class=_Formatter,
             allow_abbrev=False,
         )
+        self.folded: frozenset[str] = frozenset()
+        if folds:
+            self.add_argument("--help_all", action=_HelpAll)
+
+    def fold(self, *titles: str) -> None:
+        """Leave groups of options to --help_all: --help should fit on a screen."""
+        self.folded |= set(titles)
+
+    def format_help(self, *args: Any) -> str:
+        """The help, without folded groups."""
+        groups = self._action_groups
+        self._action_groups = [group for group in groups if group.title not in self.folded]
+        try:
+            return super().format_help(*args)
+        finally:
+            self._action_groups = groups
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Raise instead of printing the usage and leaving."""
@@ -65,6 +120,16 @@ def _known_option(name: str, known: list[str]) -> None:
         suggestion = re.search(r"did you mean '([^']*)'", str(error))
         hint = f"; did you mean '--{suggestion[1]}'?" if suggestion else ""
     raise ValueError(f"'--{name}' is not an option of this command{hint} (`--help` lists them)")
+
+
+def plain_types(action: argparse.Action) -> set[type]:
+    """What an option takes, without None and restrictions: some of int, float, str, bool and so on."""
+    hint = getattr(action, "_typehint", None) or action.type
+    parts = (
+        [part for part in get_args(hint) if part is not NoneType] if get_origin(hint) in (Union, UnionType) else [hint]
+    )
+    plain = (bool, int, float, str)
+    return {next((kind for kind in plain if isinstance(part, type) and issubclass(part, kind)), str) for part in parts}
 
 
 def value_of(values: jsonargparse.Namespace, name: str) -> Any:

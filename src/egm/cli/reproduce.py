@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from textwrap import fill
 from typing import Literal
 
 import torch
@@ -16,42 +17,25 @@ from egm.reproduce.workflow import Plan, carry_out, describe, write_table
 
 OTHERS = ("all", "figures", "page")
 DESCRIPTION = f"""\
-Train, evaluate and print a table: published numbers, ours over seeds, a baseline and the exact floor side by side.
+Train, evaluate and print a table: published numbers, ours over seeds, a baseline and the floor.
 
-  egm reproduce table1 --recipe smoke                 every part at work in minutes on a CPU; not results
-  egm reproduce table1 --seeds 0 1 2 --jobs 4         with the fast recipes, four runs at a time on the GPU
-  egm reproduce table1 --recipe paper --only ising5-b02 ising5-b04 egm-bs     the paper's settings, two rows
-  egm reproduce all --only egm-sp --stretch 2.5 --jobs 8           more seconds where runs share the GPU
-  egm reproduce figures                               docs/figures/ from results/, no training
-  egm reproduce page                                  docs/results.md from results/
+  egm reproduce table1 --recipe smoke            every part at work in minutes on a CPU; not results
+  egm reproduce table1 --seeds 0 1 2 --jobs 4    with the fast recipes, four runs at a time
+  egm reproduce table1 --recipe paper --only ising5-b02 ising5-b04 egm-bs  two rows, the paper's way
+  egm reproduce all --only egm-sp --stretch 2.5 --jobs 8     more seconds where runs share the GPU
+  egm reproduce figures                          docs/figures/ from results/, no training
+  egm reproduce page                             docs/results.md from results/
 
-WHAT is {", ".join(TABLES)},
-all (but for {", ".join(BY_NAME_ONLY)}), figures, page, or a YAML file of your own.
-Finished runs are kept and stopped ones continued: after Ctrl-C, give the same command again. Records go to
-results/WHAT.json, tables to the folder of the runs.
+{fill(f"WHAT is {', '.join(TABLES)}, all (but for {', '.join(BY_NAME_ONLY)}), figures, page, or a YAML file.", 98)}
+Finished runs are kept and stopped ones continued: after Ctrl-C, give the same command again.
+Records go to results/WHAT.json, tables to the folder of the runs.
 """
 EVALUATED, REPEATS, SMOKE_REPEATS = 2000, 20, 2  # draws of an evaluation, and evaluations
 
 
 def reproduce(argv: list[str]) -> int:
     """Run `egm reproduce` with these arguments."""
-    parser = Parser("reproduce", DESCRIPTION, usage="WHAT [options]")
-    add = parser.add_argument
-    add("what", type=str, help="see above")
-    add("--recipe", type=Literal["fast", "paper", "smoke"], default="fast", help="kind of settings")
-    add("--seeds", type=Seed, nargs="+", metavar="SEED", help="by default 0 1 2, and 0 for smoke")
-    add("--only", type=str, nargs="+", default=[], metavar="ROW", help="recipes, methods, or rows (gbrbm-egm-bs)")
-    add("--device", metavar="DEVICE", type=str | None, help="by default a GPU if there is one")
-    add("--jobs", metavar="N", type=Count | None, help="runs at a time, by default 1 on a GPU, or one for each core")
-    add("--threads", metavar="N", type=Count, default=1, help="of each run")
-    add("--time_limit", metavar="S", type=Seconds | None, help="seconds of every run instead of its row's")
-    add("--stretch", metavar="F", type=Seconds, default=1.0, help="factor of the seconds of every row")
-    add("--n", metavar="N", type=Count, default=EVALUATED, help="draws on either side of an evaluation")
-    add("--repeats", metavar="N", type=Count | None, help="evaluations of a run, by default 20, and 2 for smoke")
-    add("--out", metavar="DIR", type=str, default="runs/reproduce", help="folder of the runs")
-    add("--results", metavar="DIR", type=str | None, help="folder of records, by default results, or OUT/smoke")
-    add("--dry_run", action="store_true", help="say what would be run, and what cannot be")
-    values, given = parser.read(argv)
+    values, given = reproduce_parser().read(argv)
     out = Path(values.out)
     results = Path(values.results or (out / "smoke" if values.recipe == "smoke" else "results"))
     what = values.what
@@ -105,6 +89,27 @@ def reproduce(argv: list[str]) -> int:
             print(text)
         print(f"written to {' and '.join(map(str, written))}; records are in {results / each.name}.json")
     return 0 if done else 1
+
+
+def reproduce_parser() -> Parser:
+    """The options of `egm reproduce`."""
+    parser = Parser("reproduce", DESCRIPTION, usage="WHAT [options]")
+    add = parser.add_argument
+    add("what", type=str, help="see above")
+    add("--recipe", type=Literal["fast", "paper", "smoke"], default="fast", help="kind of settings")
+    add("--seeds", type=Seed, nargs="+", metavar="SEED", help="by default 0 1 2, and 0 for smoke")
+    add("--only", type=str, nargs="+", default=[], metavar="ROW", help="recipes, methods, or rows (gbrbm-egm-bs)")
+    add("--device", metavar="DEVICE", type=str | None, help="by default a GPU if there is one")
+    add("--jobs", metavar="N", type=Count | None, help="runs at a time, by default 1 on a GPU, or one for each core")
+    add("--threads", metavar="N", type=Count, default=1, help="of each run")
+    add("--time_limit", metavar="S", type=Seconds | None, help="seconds of every run instead of its row's")
+    add("--stretch", metavar="F", type=Seconds, default=1.0, help="factor of the seconds of every row")
+    add("--n", metavar="N", type=Count, default=EVALUATED, help="draws on either side of an evaluation")
+    add("--repeats", metavar="N", type=Count | None, help="evaluations of a run, by default 20, and 2 for smoke")
+    add("--out", metavar="DIR", type=str, default="runs/reproduce", help="folder of the runs")
+    add("--results", metavar="DIR", type=str | None, help="folder of records, by default results, or OUT/smoke")
+    add("--dry_run", action="store_true", help="say what would be run, and what cannot be")
+    return parser
 
 
 def _names(what: str) -> list[str]:

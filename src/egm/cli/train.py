@@ -37,6 +37,11 @@ def train(argv: list[str]) -> int:
     return _start(argv) if peek(argv, "--resume") is None else _continue(argv)
 
 
+def train_parser() -> Parser:
+    """The options of `egm train`, whatever the target."""
+    return make_parser({}, None, {})
+
+
 # ---------------------------------------------------------------------- a new run
 
 
@@ -47,7 +52,7 @@ def _start(argv: list[str]) -> int:
     name = None if name is None else recipes.find(name)
     recipe = {} if name is None else recipes.load(name, method)
     text = chosen or recipe.get("target")
-    if text is None and not {"-h", "--help"} & set(rest):
+    if text is None and not {"-h", "--help", "--help_all"} & set(rest):
         raise ValueError("no target; give a name (`egm list targets`), --target module:function, --recipe or --resume")
     own = import_target(text) if text is not None and ":" in text else None
     built_in, arguments = (None, {}) if text is None or own is not None else split_target(text)

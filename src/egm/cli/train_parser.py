@@ -17,41 +17,43 @@ DESCRIPTION = """\
 Train a sampler, run Markov chains, or continue a run.
 
   egm train ising --target.size 5 --target.beta 0.4 --steps 2000 --out runs/a
-  egm train --target my_module:make_target --time_limit 600   a function of yours that returns an egm.Target
-  egm train --recipe fast/gbrbm --method egm-bs               named settings (`egm list recipes`); options go over them
-  egm train gbrbm --method gibbs                              4 chains of 6000 steps, in the place of a trained sampler
-  egm train --resume runs/a [--steps M | --time_limit S]      continue a run, to more steps or seconds in all
+  egm train --target my_module:make_target --time_limit 600   a function that returns an egm.Target
+  egm train --recipe fast/gbrbm --method egm-bs               named settings; options go over them
+  egm train gbrbm --method gibbs                              chains, instead of training a sampler
+  egm train --resume runs/a [--steps M | --time_limit S]      continue a run, to more in all
 
-`egm train ising --help` shows the arguments of that target, `egm list` everything there is to choose from.
-Ctrl-C saves the run and says how to continue it.
+`egm train ising --help` adds the arguments of that target, `egm list` shows what there is to choose
+from, `egm watch runs/a` how a run is going. Ctrl-C saves the run and says how to continue it.
 """
+RECORD, PARTS = "numbers, and what is recorded", "parts, as expressions such as VE(sigma_max=2.0)"
 OPTIONS = [field.name for group in OPTION_GROUPS.values() for field in dataclasses.fields(group)]
 
 
 def make_parser(defaults: Mapping[str, Any], target: type[Target] | None, target_defaults: Mapping[str, Any]) -> Parser:
     """The parser; `defaults` (of a recipe or a run) go over those of the library, a `target` brings its arguments."""
-    parser = Parser("train", DESCRIPTION, usage="TARGET [options]")
+    parser = Parser("train", DESCRIPTION, usage="TARGET [options]", folds=True)
     told = documented(fit)
     run = parser.add_argument_group("run")
-    run.add_argument("--method", type=str, default="egm-sp", help=f"one of {', '.join(METHOD_NAMES)}")
-    run.add_argument("--recipe", type=str | None, help="a name from `egm list recipes`, or the path of a YAML file")
-    run.add_argument("--resume", type=str | None, help="folder of a run to continue")
-    run.add_argument("--start", type=str | None, help="folder of a run whose network to begin with")
-    run.add_argument("--steps", type=Count | None, help=told["steps"])
+    run.add_argument("--method", metavar="NAME", type=str, default="egm-sp", help=f"{', '.join(METHOD_NAMES)}")
+    run.add_argument("--recipe", metavar="NAME", type=str | None, help="from `egm list recipes`, or a YAML file")
+    run.add_argument("--resume", metavar="RUN", type=str | None, help="folder of a run to continue")
+    run.add_argument("--start", metavar="RUN", type=str | None, help="folder of a run whose network to begin with")
+    run.add_argument("--steps", type=Count | None, help="gradient steps, or steps of each chain (6000 by default)")
     run.add_argument("--time_limit", type=Seconds | None, help=told["time_limit"])
     run.add_argument("--seed", type=Seed, default=0, help=told["seed"])
-    run.add_argument("--device", type=str | None, help=told["device"])
-    run.add_argument("--dtype", type=Literal["float32", "float64"], default="float32", help="of the real variables")
-    run.add_argument("--out", type=str | None, help=f"{told['out']} By default runs/TARGET-METHOD-SEED")
+    run.add_argument("--device", metavar="NAME", type=str | None, help=told["device"])
+    run.add_argument("--out", metavar="RUN", type=str | None, help="its folder, by default runs/TARGET-METHOD-SEED")
     run.add_argument("--progress", type=bool, default=True, help=told["progress"])
-    run.add_argument("--tensorboard", action="store_true", help=told["tensorboard"])
-    run.add_argument("--evaluate", type=bool, default=True, help="compare with reference draws after training")
-    run.add_argument(
+    run.add_argument("--tensorboard", action="store_true", help="write event files for TensorBoard into the run, too")
+    record = parser.add_argument_group(RECORD)
+    record.add_argument("--dtype", type=Literal["float32", "float64"], default="float32", help="of the real variables")
+    record.add_argument("--evaluate", type=bool, default=True, help="compare with reference draws after training")
+    record.add_argument(
         "--role", type=Literal["main", "ablation", "smoke", "cost"], default="main", help="recorded in results.json"
     )
-    run.add_argument("--concurrent", type=Count, default=1, help="runs that share the device; recorded as well")
+    record.add_argument("--concurrent", type=Count, default=1, help="runs that share the device; recorded as well")
 
-    parts = parser.add_argument_group("parts, as expressions such as VE(sigma_max=2.0)")
+    parts = parser.add_argument_group(PARTS)
     parts.add_argument("--network", type=str | None, help="the denoiser, such as MLP(width=256)")
     parts.add_argument("--energy_network", type=str | None, help="of the intermediate energy (egm-bs)")
     parts.add_argument("--paths", type=dict[str, str], default={}, help="--paths.x EXPRESSION: of the variable x")
@@ -63,6 +65,7 @@ def make_parser(defaults: Mapping[str, Any], target: type[Target] | None, target
             section.add_argument(
                 f"--{field.name}", type=hints[field.name], default=field.default, help=texts[field.name]
             )
+    parser.fold(RECORD, PARTS, *OPTION_GROUPS)
     known = {"method", "steps", "time_limit", "seed", "dtype", "network", "energy_network", "paths", "processes"}
     parser.set_defaults({name: value for name, value in defaults.items() if name in known or name in OPTIONS})
     if target is not None:
@@ -80,6 +83,10 @@ def _add_target(parser: Parser, target: type[Target], defaults: Mapping[str, Any
         )
     section = parser.add_argument_group(f"arguments of {target.__name__}")
     section.add_class_arguments(target, "target", as_group=False, fail_untyped=False)
+    told = documented(target)
+    for name in inspect.signature(target).parameters:
+        if action := parser._option_string_actions.get(f"--target.{name}"):
+            action.help = told.get(name, "see the documentation of the target")
     parser.set_defaults({f"target.{name}": value for name, value in defaults.items()})
 
 

@@ -26,7 +26,7 @@ from egm.registry import METHOD_NAMES, OPTION_GROUPS
 
 FOLDERS = ("fast", "paper")
 SECTIONS = ("target", "paper", "common", *METHOD_NAMES)
-NOT_IN_RECIPES = ("target", "method", "options", "start", "out", "progress", "source", "notes")
+NOT_IN_RECIPES = ("target", "method", "options", "start", "out", "progress", "tensorboard", "source", "notes")
 NUMBER = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
@@ -82,15 +82,19 @@ def published(name: str, method: str) -> dict[str, tuple[float, float | None]]:
     return {metric: (float(mean), None if std is None else float(std)) for metric, (mean, std) in stated.items()}
 
 
+def about(name: str) -> str:
+    """What a recipe is for, from the comment in its first line; nothing where it begins without one."""
+    first, *_ = _text(find(name)).splitlines() or [""]
+    return first.removeprefix("# ").strip() if first.startswith("# ") else ""
+
+
 def read(name: str) -> dict[str, Any]:
     """The content of a recipe, its sections checked."""
     import yaml  # noqa: PLC0415  (the library itself trains without it)
 
     name = find(name)
-    file = Path(name) if _is_file(name) else resources.files("egm.recipes") / f"{name}.yaml"
-    text = file.read_text(encoding="utf-8")
     try:
-        recipe = yaml.safe_load(text)
+        recipe = yaml.safe_load(_text(name))
     except yaml.YAMLError as error:
         raise ValueError(f"the recipe '{name}' is not YAML: {error}") from None
     if not isinstance(recipe, dict) or not isinstance(recipe.get("target"), str):
@@ -106,6 +110,11 @@ def option_names() -> list[str]:
     """Every option of `egm.fit` that a recipe can set."""
     keywords = [name for name in inspect.signature(fit).parameters if name not in NOT_IN_RECIPES]
     return keywords + [field.name for group in OPTION_GROUPS.values() for field in dataclasses.fields(group)]
+
+
+def _text(name: str) -> str:
+    file = Path(name) if _is_file(name) else resources.files("egm.recipes") / f"{name}.yaml"
+    return file.read_text(encoding="utf-8")
 
 
 def _is_file(name: str) -> bool:

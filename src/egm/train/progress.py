@@ -7,6 +7,7 @@ import time
 from typing import Any, Protocol
 
 SHOWN = ("sampler_loss", "energy_loss", "mean_energy", "b", "ess", "e_w1", "e_w1_floor")
+LABELS = {"e_w1": "E-W1", "e_w1_floor": "floor", "ess": "ESS", "sampler_loss": "loss"}
 LINE_EVERY = 5.0  # seconds between plain lines
 
 
@@ -107,5 +108,9 @@ class Bar(Silent):
 
 def describe(row: dict[str, Any]) -> str:
     """The values worth a line: losses or mean energy, how far the target is approached, ESS, E-W1 and its floor."""
-    labels = {"e_w1": "E-W1", "e_w1_floor": "floor", "ess": "ESS", "sampler_loss": "loss"}
-    return "  ".join(f"{labels.get(name, name.replace('_', ' '))} {row[name]:.3g}" for name in SHOWN if name in row)
+    return "  ".join(f"{label(name)} {row[name]:.3g}" for name in SHOWN if name in row)
+
+
+def label(name: str) -> str:
+    """What a column of the log is called where it is shown."""
+    return LABELS.get(name, name.replace("_", " "))

@@ -95,7 +95,7 @@ class Status(Silent):
     def _write(self, state: str, *, why: str | None = None) -> None:
         self._written = time.monotonic()
         process = {"pid": os.getpid(), "host": socket.gethostname(), "time": time.time()}
-        write_json(self.file, {"state": state, "why": why, "done": min(1.0, self._done), **process})
+        write_json(self.file, {"state": state, "why": why, "done": min(1.0, self._done), **process}, sync=False)
 
 
 def read_status(folder: Path) -> dict[str, Any]:
