@@ -13,6 +13,11 @@ test: lint types pytest
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+# What some tests need beside; the quickstart does without.
+.venv/.extras: .venv/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bayes,completion,log]'
+	touch $@
+
 lint: .venv/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -20,7 +25,7 @@ lint: .venv/.installed
 types: .venv/.installed
 	$(BIN)/basedpyright
 
-pytest: .venv/.installed
+pytest: .venv/.extras
 	$(BIN)/python -m pytest --numprocesses auto
 
 format: .venv/.installed

@@ -81,12 +81,12 @@ class Parser(jsonargparse.ArgumentParser):
         """Leave groups of options to --help_all: --help should fit on a screen."""
         self.folded |= set(titles)
 
-    def format_help(self, *args: Any) -> str:
+    def format_help(self, *args: Any, **kwargs: Any) -> str:
         """The help, without folded groups."""
         groups = self._action_groups
         self._action_groups = [group for group in groups if group.title not in self.folded]
         try:
-            return super().format_help(*args)
+            return super().format_help(*args, **kwargs)
         finally:
             self._action_groups = groups
 
