@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test lint types pytest format quickstart clean
+.PHONY: test lint types pytest test-arviz format quickstart clean
 
 test: lint types pytest
 
@@ -27,6 +27,14 @@ types: .venv/.installed
 
 pytest: .venv/.extras
 	$(BIN)/python -m pytest --numprocesses auto
+
+# ArviZ 1 needs a later Python than 3.11: any that is found here, or ARVIZ_PYTHON=/path/to/python.
+ARVIZ_PYTHON ?= $(shell for p in python3.13 python3.12; do $$p -c '' 2>/dev/null && echo $$p && break; done)
+test-arviz: .venv/.extras
+	$(if $(ARVIZ_PYTHON),,$(error there is no python3.12 or later; set ARVIZ_PYTHON=/path/to/python))
+	$(ARVIZ_PYTHON) -m venv .venv/arviz
+	.venv/arviz/bin/python -m pip install --quiet 'arviz>=1' h5netcdf h5py
+	EGM_ARVIZ_PYTHON=$(CURDIR)/.venv/arviz/bin/python $(BIN)/python -m pytest tests/test_export.py
 
 format: .venv/.installed
 	$(BIN)/ruff check --fix .

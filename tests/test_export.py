@@ -1,8 +1,10 @@
 """Draws in files: every format gives the numbers back, as a whole or not at all; ArviZ reads NetCDF."""
 
 import csv
+import json
 import math
 import os
+import subprocess
 import sys
 import tracemalloc
 import warnings
@@ -271,20 +273,44 @@ def test_arviz_reads_the_tree_and_the_file():
         assert np.all(np.abs(np.asarray(table["ess_bulk"], float) / n - 1) < 0.2)
 
 
-def test_weights_in_a_file_give_weighted_means():
-    """The recipe of docs/exporting.md."""
+def tilted():
+    """Draws of N(0, 1) with weights exp(x_0), under which x_0 is N(1, 1), and energies."""
+    x = torch.randn(5000, 2, generator=torch.Generator().manual_seed(2))
+    return Draws(Space(x=Real(2)), {"x": x}, log_weights=x[:, 0], energies=0.5 * x.square().sum(1))
+
+
+@pytest.mark.parametrize("python", [sys.executable, os.environ.get("EGM_ARVIZ_PYTHON")], ids=["this", "other"])
+def test_arviz_finds_draws_weights_and_energies_in_a_file(python):
+    """By this Python, and by another whose ArviZ is 1.x (`make test-arviz`)."""
+    needs(".nc")
+    if python is None:
+        pytest.skip("there is no other Python with ArviZ; make test-arviz makes one")
+    if python == sys.executable:
+        arviz()
+    draws = tilted()
+    draws.write("draws.nc")
+    reader = os.path.join(os.path.dirname(__file__), "arviz_reader.py")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [python, reader, "draws.nc"], env=environment, capture_output=True, text=True, check=True, timeout=300
+    )
+    found = json.loads(done.stdout)
+    assert python == sys.executable or found["version"].startswith("1.")
+    assert found["names"] == ["x[0]", "x[1]"]
+    np.testing.assert_allclose(found["mean"], draws["x"].double().mean(0), atol=1e-5)
+    assert all(abs(ess / len(draws) - 1) < 0.2 for ess in found["ess"])
+    np.testing.assert_allclose(found["weighted"], draws.expect(lambda x: x)[0], rtol=1e-6)
+    assert draws.energies is not None
+    energy = float(draws.expect(lambda x: 0.5 * x.square().sum(1))[0])
+    assert found["energy"] == pytest.approx(energy, rel=1e-5)
+    assert found["lp"] == pytest.approx(-energy, rel=1e-5)
+    assert abs(found["weighted"][0] - 1) < 0.2 < abs(found["mean"][0] - 1)  # weights matter
+
+
+def test_resampled_draws_need_no_weights():
     az = arviz()
     needs(".nc")
-    generator = torch.Generator().manual_seed(2)
-    x = torch.randn(5000, 2, generator=generator)
-    draws = Draws(Space(x=Real(2)), {"x": x}, log_weights=x[:, 0].double(), energies=0.5 * x.square().sum(1))
-    draws.write("draws.nc")
-    data = az.from_netcdf("draws.nc")
-    posterior, stats = data["posterior"], data["sample_stats"]
-    weights = np.exp(stats["log_weight"] - stats["log_weight"].max())
-    mean = (posterior["x"] * weights).sum(("chain", "draw")) / weights.sum()
-    np.testing.assert_allclose(mean.values, draws.expect(lambda x: x)[0].numpy(), rtol=1e-10)
-    assert abs(float(mean[0]) - 1) < 0.2  # N(0, 1) tilted by exp(x) is N(1, 1); without weights it would be 0
+    draws = tilted()
     equal = Draws(draws.space, draws.resample(5000, seed=3))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
