@@ -205,7 +205,7 @@ def test_energies_are_those_of_the_states():
     assert sampler.sample(30, seed=1, weigh=False).energies is None
 
 
-def test_energies_of_moved_states_are_not_those_before(monkeypatch):
+def test_energies_of_moved_states_are_not_those_before():
     target = egm.targets.Ising(size=2, beta=0.3)
     small = {"network": "MLP(width=8)", "batch_size": 8, "refresh": 16, "device": "cpu"}
     sampler = egm.fit(target, steps=1, progress=False, **small)

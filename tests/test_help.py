@@ -1,19 +1,24 @@
 """Help fits on a screen and shows examples, `egm list` says what everything is, and shells complete it."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 import egm
 from egm.baselines.chain_options import CHAIN_METHODS
 from egm.cli import main
+from egm.cli.completion import _commands, whole_parser
 from egm.cli.main import COMMANDS
-from egm.registry import METHODS, TARGETS
+from egm.registry import METHOD_NAMES, METHODS, TARGETS
 
 LINES, COLUMNS = 40, 100
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS), ["train", "ising"], ["train", "gbrbm"]])
@@ -52,7 +57,7 @@ def test_options_are_folded_and_unfolded(capsys):
     assert main(["sample", "--help_all"]) == 2  # nothing is folded there
 
 
-def test_lists_say_what_everything_is(monkeypatch, capsys):
+def test_lists_say_what_everything_is(capsys):
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
 
@@ -62,7 +67,6 @@ def test_lists_say_what_everything_is(monkeypatch, capsys):
 
     for name in (*map(str.lower, TARGETS), *METHODS, *CHAIN_METHODS, *egm.recipes.names()):
         assert len(described(name).split()) > 1, name
-    assert described("paper/gbrbm").startswith("egm e_w1") or "mixed table" in described("paper/gbrbm")
     assert any("The Ising model on a periodic square lattice" in line for line in lines)
     assert any("Shorter settings than the paper's for its mixed table, GB-RBM" in line for line in lines)
 
@@ -74,7 +78,45 @@ def test_a_recipe_without_a_comment_has_no_description(tmp_path):
     assert egm.recipes.about("fast/gmm40") == "Forty Gaussians in the plane; not one of the paper's targets."
 
 
+def commands_in(page):
+    """Command lines of `egm` in the blocks of a page that are not Python, without comments; a line may go on."""
+    blocks = re.findall(r"```\w*\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    lines = (line for block in blocks for line in block.replace("\\\n", " ").splitlines())
+    found = (re.match(r"(?:\S*/)?egm ([a-z]+)\b([^#]*)", line) for line in lines)
+    return [(match[1], match[2]) for match in found if match]
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
+)
+def test_commands_of_the_documentation_have_the_options_they_show(page):
+    for command, rest in commands_in(page):
+        module, _, function = COMMANDS[command][0].partition(":")
+        known = getattr(import_module(module), f"{function}_parser")()._option_string_actions
+        for option in re.findall(r"(?<!\S)--[a-z_]+(?:\.\w+)?", rest):
+            assert option in known or option.startswith(("--target", "--paths.", "--processes.")), (command, option)
+
+
+def test_there_are_commands_in_the_documentation():
+    assert {command for command, _ in commands_in(ROOT / "docs" / "exporting.md")} >= {"sample", "watch", "completion"}
+
+
 # ---------------------------------------------------------------------- completion
+
+
+def test_every_command_is_copied_with_its_options():
+    """Needs no shtab: a command without a parser beside it is found here."""
+    copies = _commands(whole_parser())
+    assert list(copies) == list(COMMANDS)
+    for name, option in (
+        ("train", "--target"),
+        ("train", "--target.beta"),
+        ("sample", "--resample"),
+        ("watch", "--once"),
+    ):
+        assert option in copies[name]._option_string_actions
+    (method,) = (action for action in copies["train"]._actions if action.dest == "method")
+    assert tuple(method.choices or ()) == METHOD_NAMES
 
 
 def script(shell, capsys):

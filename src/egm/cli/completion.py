@@ -66,17 +66,20 @@ def whole_parser() -> argparse.ArgumentParser:
     for name, (where, about) in COMMANDS.items():
         copy = commands.add_parser(name, help=about, add_help=False)
         if name == "train":
-            copy.add_argument("target", choices=[target.lower() for target in TARGETS], help="what to sample")
+            _add_targets(copy)
         module, _, function = where.partition(":")
         make_parser = getattr(import_module(module), f"{function}_parser")
         for action in make_parser()._actions:
             _copy(copy, action)
-        if name == "train":
-            for option in sorted(
-                {f"--target.{p}" for cls in TARGETS.values() for p in inspect.signature(cls).parameters}
-            ):
-                copy.add_argument(option, help="an argument of the target")
     return whole
+
+
+def _add_targets(parser: argparse.ArgumentParser) -> None:
+    """What `egm train` takes apart before its parser: the target, and the arguments of all that there are."""
+    parser.add_argument("target", choices=[name.lower() for name in TARGETS], help="what to sample")
+    parser.add_argument("--target", help="an energy of your own, module:function")
+    for name in sorted({name for target in TARGETS.values() for name in inspect.signature(target).parameters}):
+        parser.add_argument(f"--target.{name}", help="an argument of the target")
 
 
 def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
