@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 MIN_ESS, MIN_DRAWS = 0.05, 100  # least fraction and least number of effective draws without a complaint
 UNRECORDED = "the simulation that made them does not record the density of its steps"
+UNSEEN = "a mode that the sampler never visits cannot be detected from weights"
 
 
 class Draws:
@@ -238,7 +239,7 @@ class Draws:
             f"log Z {self.log_z:.4f} ± {self.log_z_stderr:.4f} (halves {first:.4f}, {second:.4f}), {elbo}",
         ]
         if self._eubo is None or self.groups > 1:
-            lines.append("a mode that the sampler never visits cannot be detected from weights")
+            lines.append(UNSEEN)
         return lines
 
     @cached_property

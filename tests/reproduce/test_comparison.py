@@ -4,9 +4,10 @@ import math
 
 import pytest
 
+from egm.report import markup
 from egm.reproduce.comparison import QUANTITIES, Spread, compare
 from egm.reproduce.definitions import Published, Row, Table
-from egm.reproduce.rendering import Shown, html_page, html_table, markdown
+from egm.reproduce.rendering import Shown, html_table, markdown
 from reproduce_cases import record, write_records
 
 TABLE = Table(
@@ -183,8 +184,8 @@ def test_a_shortened_recipe_of_the_paper_says_what_all_of_it_would_take(tmp_path
 def test_markdown_and_html_escape():
     grid = ["a|b", "c"], [["<x>", "`y & z`"]]
     assert markdown(grid) == "| a\\|b | c |\n| --- | --- |\n| <x> | `y & z` |"
-    page = html_page("T & U", [html_table(grid)])
-    assert "<td>&lt;x&gt;</td><td><code>y &amp; z</code></td>" in page
+    page = markup.page("T & U", html_table(grid, label="a & b"))
+    assert '<th scope="row">&lt;x&gt;</th><td><code>y &amp; z</code></td>' in page
     assert "<title>T &amp; U</title>" in page
     assert "src=" not in page
     assert "href=" not in page

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from egm.report.plotting import BINS
 from egm.reproduce import figure_data, figures
 from egm.targets import GBRBM, JointMoG
 from reproduce_cases import record, write_records
@@ -98,7 +99,7 @@ def test_histograms_of_lattices_have_a_bin_for_each_value():
 def test_histograms_of_real_energies():
     draws, reference = (torch.randn(500, generator=torch.Generator().manual_seed(s)).numpy() for s in (0, 1))
     shown = figure_data._histogram(draws, reference)
-    assert len(shown["edges"]) == figure_data.BINS + 1
+    assert len(shown["edges"]) == BINS + 1
     assert sum(shown["draws"]) == sum(shown["reference"]) == 500
 
 

@@ -51,9 +51,8 @@ def write_results(folder: Path, sampler: Sampler | ChainSampler, comparison: dic
         comparison: what `egm.evaluate` gave.
     """
     run = RunDirectory(folder)
-    trained = [row for row in run.read_metrics() if row.get("sampler_loss")]
+    cost = run.cost(sampler.config)
     outcome = sampler.config.get("outcome")  # of chains
-    cost = outcome or (trained[-1] if trained else {})
     notes = sampler.config.get("notes") or {}
     started = run.last_start()
     record = {
@@ -67,11 +66,11 @@ def write_results(folder: Path, sampler: Sampler | ChainSampler, comparison: dic
         "repeats": comparison["repeats"],
         **{name: comparison[name] for name in ("metrics", "resampled", "ess", "log_z", "log_z_stderr")},
         **{name: comparison[name] for name in ("log_z_exact", "elbo", "eubo", "observables", "modes")},
-        "train_seconds": _number(cost.get("seconds")),
+        "train_seconds": cost["seconds"],
         "concurrent": notes.get("concurrent", 1),
-        "steps": _number(cost.get("step")),
-        "energy_calls": _number(cost.get("energy_calls")),
-        "score_calls": _number(cost.get("score_calls")),
+        "steps": cost["step"],
+        "energy_calls": cost["energy_calls"],
+        "score_calls": cost["score_calls"],
         "eval_energy_calls": comparison["eval_energy_calls"],
         "peak_memory_gib": started.get("peak_memory_gib"),
         **{name: comparison[name] for name in ("symmetries", "dtype")},
@@ -91,11 +90,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _number(text: str | float | None) -> float | int | None:
-    if text is None or text == "":
-        return None
-    if not isinstance(text, str):
-        return text
-    return int(text) if text.isdigit() else float(text)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from egm.files import replacing, write_json
 from egm.metrics import two_point_correlation
 from egm.metrics.floors import derive_seed
+from egm.report.plotting import bin_edges
 from egm.reproduce.records import Record, key
 from egm.sampler import Sampler
 from egm.spaces import State
@@ -27,7 +28,7 @@ from egm.train.run_directory import RunDirectory
 
 FILE = "figures.npz"
 SEED = 20_000  # of the draws; neither that of training nor that of evaluation
-BINS, POINTS, MOMENTS = 40, 400, 100
+POINTS, MOMENTS = 400, 100
 SERIES = ("step", "seconds", "energy_calls", "ess")
 
 
@@ -81,12 +82,7 @@ def compact(folder: Path, record: Record) -> dict[str, Any]:
 def _histogram(draws: NDArray[np.generic], reference: NDArray[np.generic]) -> dict[str, list[float]]:
     """Counts of both sets in the same bins; the reference sets the range, and what lies outside is in the last bins."""
     reference = reference.astype(float)
-    values = np.unique(reference)
-    gap = float(np.diff(values).min()) if 1 < len(values) <= BINS else 0.0  # of the few values that a lattice has
-    low, high = float(reference.min()), float(reference.max())
-    margin = gap / 2 if gap else 0.1 * (high - low)
-    bins = round((high - low) / gap) + 1 if gap and (high - low) / gap < 2 * BINS else BINS
-    edges = np.linspace(low - margin, high + margin, bins + 1)
+    edges = bin_edges(reference)
     sets = {"draws": np.clip(draws.astype(float), edges[0], edges[-1]), "reference": reference}
     counts = {name: np.histogram(x, edges)[0].tolist() for name, x in sets.items()}
     return {"edges": _rounded(edges), **counts}

@@ -13,7 +13,6 @@ independent, p(x) = Π_i ½[N(x_i; −1, σ²) + N(x_i; 1, σ²)].
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -21,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from egm.build import make_target
 from egm.files import replacing
+from egm.report.planes import log_marginal
+from egm.report.plotting import pyplot
 from egm.reproduce import figure_data
 from egm.reproduce.definitions import Kind, table
 from egm.reproduce.records import records_of
@@ -41,7 +41,7 @@ SIZE = 3.0  # inches of a panel
 
 def draw_all(results: Path, folder: Path, *, role: str = "main") -> list[Path]:
     """Draw every figure that there is something for, of runs of one role; returns the files."""
-    plt = _pyplot()
+    plt = pyplot()
     entries = [entry for entry in figure_data.read(results / "figures.json") if entry["role"] == role]
     figures = {
         "energy": lambda: _histograms(plt, entries, "energy"),
@@ -64,17 +64,6 @@ def draw_all(results: Path, folder: Path, *, role: str = "main") -> list[Path]:
         plt.close(figure)
         written.append(folder / f"{name}.svg")
     return written
-
-
-def _pyplot() -> Any:
-    try:
-        importlib.import_module("matplotlib").use("agg")  # an optional extra
-    except ImportError:
-        raise ValueError("figures need matplotlib; install it with: pip install 'egm[report]'") from None
-    plt = importlib.import_module("matplotlib.pyplot")
-    # text stays text, and the same records give the same file
-    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "egm", "font.size": 8, "axes.titlesize": 8})
-    return plt
 
 
 def _panels(plt: Any, titles: Sequence[str]) -> tuple[Any, Iterator[Any]]:
@@ -147,11 +136,7 @@ def _projections(plt: Any, entries: Sequence[Entry], kind: type, density: Callab
 
 def _gbrbm_density(target: GBRBM, first: Array, second: Array) -> Array:
     """p(v) = Σ_h exp(−E(v, h))/Z on a grid of two visible units."""
-    v = torch.tensor(np.stack([first, second], -1))
-    states = torch.arange(2**target.hidden)[:, None] >> torch.arange(target.hidden) & 1
-    h = states[:, None, None].expand(-1, *v.shape[:-1], -1)
-    log_joint = -target.energy(v=v.expand(len(states), *v.shape), h=h)
-    return (log_joint.logsumexp(0) - (target.log_z or 0.0)).exp().numpy()
+    return np.exp(log_marginal(target, first, second) - (target.log_z or 0.0))
 
 
 def _jointmog_density(target: JointMoG, first: Array, second: Array) -> Array:

@@ -1,23 +1,15 @@
-"""Tables in print: columns of text, as Markdown and as an HTML page of its own."""
+"""Tables in print: columns of text, as Markdown and as HTML."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from egm.report import markup
+from egm.report.markup import Grid, Html, count, element
 from egm.reproduce.comparison import QUANTITIES, Line, Spread, compare
 from egm.reproduce.definitions import Cell, Kind, Published, Table
 from egm.reproduce.records import Record, records_of
-
-Grid = tuple[list[str], list[list[str]]]
-"""Columns and rows of text."""
-
-STYLE = """\
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 75em; padding: 0 1em; color: #222; }
-table { border-collapse: collapse; margin: 1em 0; } th, td { padding: .25em .7em; text-align: left; }
-th { border-bottom: 2px solid #888; } td { border-bottom: 1px solid #ddd; vertical-align: top; }
-td:last-child { color: #555; } code { font-size: 85%; overflow-wrap: anywhere; }"""
 
 
 class Shown:
@@ -77,9 +69,9 @@ class Shown:
                     _each(records, lambda r: f"{r['n']} × {r['repeats']}"),
                     _each(records, lambda r: f"{r['seed']}"),
                 ]
-                row += [_each(records, lambda r: _count(r["steps"])), _share(cell, records)]
-                row += [_each(records, lambda r: _count(r["energy_calls"]))]
-                row += [_each(records, lambda r: _count(r["score_calls"]))]
+                row += [_each(records, lambda r: count(r["steps"])), _share(cell, records)]
+                row += [_each(records, lambda r: count(r["energy_calls"]))]
+                row += [_each(records, lambda r: count(r["score_calls"]))]
                 row += [_each(records, lambda r: f"{r['train_seconds'] or 0:.0f}")]
                 row += [_each(records, lambda r: f"{r['concurrent']}"), _each(records, _memory)]
                 row += [_each(records, lambda r: r["hardware"] or ""), _each(records, lambda r: r["torch"] or "")]
@@ -129,25 +121,11 @@ def _memory(record: Record) -> str:
     return "" if record["peak_memory_gib"] is None else f"{record['peak_memory_gib']:.2f}"
 
 
-def _count(value: float | None) -> str:
-    """A number of calls or steps.
-
-    >>> _count(280), _count(53444682), _count(None)
-    ('280', '53.4 M', '')
-    """
-    if value is None:
-        return ""
-    for size, unit in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
-        if value >= size:
-            return f"{value / (1e3 if unit == ' k' else size):.3g}{unit}"
-    return f"{value:.3g}" if value % 1 else f"{value:.0f}"
-
-
 def _number(value: float | None, metric: str) -> str:
     if value is None:
         return ""
     unit = QUANTITIES[metric].unit
-    return _count(value) if unit == "count" else f"{value:.4f}" if unit == "share" else f"{value:.3f}"
+    return count(value) if unit == "count" else f"{value:.4f}" if unit == "share" else f"{value:.3f}"
 
 
 def _spread(spread: Spread | None, metric: str) -> str:
@@ -165,7 +143,7 @@ def _stated(published: Published | None, metric: str) -> str:
 
 def _as_printed(value: float, metric: str) -> str:
     """Two decimals, as in the paper, and more where they were published."""
-    return _count(value) if QUANTITIES[metric].unit == "count" else max(f"{value:.2f}", f"{value:g}", key=len)
+    return count(value) if QUANTITIES[metric].unit == "count" else max(f"{value:.2f}", f"{value:g}", key=len)
 
 
 def _beside(line: Line, table: Table) -> str:
@@ -176,9 +154,6 @@ def _beside(line: Line, table: Table) -> str:
     return _spread(line.beside, line.metric)
 
 
-# ---------------------------------------------------------------------- Markdown and HTML
-
-
 def markdown(grid: Grid) -> str:
     """A Markdown table."""
     columns, rows = grid
@@ -186,21 +161,8 @@ def markdown(grid: Grid) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
-def html_table(grid: Grid) -> str:
+def html_table(grid: Grid, *, label: str) -> Html:
     """An HTML table; text between backticks is code."""
     columns, rows = grid
-    head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
-    body = "\n".join(f"<tr>{''.join(f'<td>{_html_cell(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table>\n<tr>{head}</tr>\n{body}\n</table>"
-
-
-def _html_cell(text: str) -> str:
-    code = len(text) > 1 and text[0] == text[-1] == "`"
-    return f"<code>{html.escape(text[1:-1])}</code>" if code else html.escape(text)
-
-
-def html_page(title: str, parts: Sequence[str]) -> str:
-    """A page that needs no other file."""
-    head = f'<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n<style>\n{STYLE}\n</style>'
-    body = "\n".join(parts)
-    return f'<!doctype html>\n<html lang="en">\n<head>\n{head}\n</head>\n<body>\n{body}\n</body>\n</html>\n'
+    code = [[element("code", x[1:-1]) if len(x) > 1 and x[0] == x[-1] == "`" else x for x in row] for row in rows]
+    return markup.table(columns, code, label=label)

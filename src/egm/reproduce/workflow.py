@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from egm.files import replacing
+from egm.report import markup
+from egm.report.markup import element
 from egm.reproduce import figure_data, judge, records
 from egm.reproduce.definitions import Cell, Kind, Selection, Table
-from egm.reproduce.rendering import Shown, html_page, html_table, markdown
+from egm.reproduce.rendering import Shown, html_table, markdown
 from egm.reproduce.runner import Job, last_lines, locked, run_jobs
 from egm.reproduce.runs import Run, runs_of, with_budget
 
@@ -211,9 +213,15 @@ def write_table(plan: Plan, table: Table) -> tuple[Shown, list[str], list[Path]]
     comparison, provenance = shown.comparison(), shown.provenance()
     title = table.title
     parts = [f"# {title}", markdown(comparison), *texts, "## How the runs were made", markdown(provenance)]
-    page = [f"<h1>{title}</h1>", html_table(comparison), *(f"<p>{text}</p>" for text in texts)]
-    page += ["<h2>How the runs were made</h2>", html_table(provenance)]
-    files = {f"{table.name}.md": "\n\n".join(parts) + "\n", f"{table.name}.html": html_page(title, page)}
+    page = markup.page(
+        title,
+        element("h1", title),
+        html_table(comparison, label=title),
+        *(element("p", text) for text in texts),
+        element("h2", "How the runs were made"),
+        html_table(provenance, label="How the runs were made"),
+    )
+    files = {f"{table.name}.md": "\n\n".join(parts) + "\n", f"{table.name}.html": page}
     written = []
     for name, content in files.items():
         with replacing(plan.out / name) as stream:

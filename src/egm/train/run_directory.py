@@ -30,6 +30,8 @@ from torch import Tensor, nn
 
 from egm.files import replacing, write_json
 
+LOSSES = ("sampler_loss", "energy_loss")  # what lines about training have, and those about evaluations have not
+
 
 class RunDirectory:
     """Reads and writes the files of one run."""
@@ -68,20 +70,21 @@ class RunDirectory:
 
     def record_start(self) -> None:
         """Add this start to `environment.json`."""
-        file = self.folder / "environment.json"
-        starts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
-        self._write("environment.json", json.dumps([*starts, environment()], indent=1).encode())
+        self._write("environment.json", json.dumps([*self.starts(), environment()], indent=1).encode())
 
     def record_peak(self, gib: float) -> None:
         """Add the GPU memory that training took to the last start in `environment.json`."""
-        file = self.folder / "environment.json"
-        *earlier, last = json.loads(file.read_text(encoding="utf-8"))
+        *earlier, last = self.starts()
         self._write("environment.json", json.dumps([*earlier, {**last, "peak_memory_gib": gib}], indent=1).encode())
 
-    def last_start(self) -> dict[str, Any]:
-        """Where and with what the run was last started or resumed."""
+    def starts(self) -> list[dict[str, Any]]:
+        """Where and with what the run was started, and resumed each time."""
         file = self.folder / "environment.json"
-        return json.loads(file.read_text(encoding="utf-8"))[-1] if file.is_file() else {}
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+
+    def last_start(self) -> dict[str, Any]:
+        """The last of `starts`."""
+        return next(reversed(self.starts()), {})
 
     # ------------------------------------------------------------------ progress
 
@@ -159,6 +162,17 @@ class RunDirectory:
         if columns:
             self._write_metrics(columns, kept)
 
+    def cost(self, config: Mapping[str, Any]) -> dict[str, float | int | None]:
+        """Seconds, steps and calls that training took, or chains; None where the run has not come that far."""
+        trained = [row for row in self.read_metrics() if any(row.get(loss) for loss in LOSSES)]
+        spent = config.get("outcome") or (trained[-1] if trained else {})
+        return {name: _number(spent.get(name)) for name in ("seconds", "step", "energy_calls", "score_calls")}
+
+    def read_results(self) -> dict[str, Any] | None:
+        """What `results.json` holds, or None if the run was not evaluated."""
+        file = self.folder / "results.json"
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
     def write_results(self, record: dict[str, Any]) -> None:
         """Write `results.json`."""
         write_json(self.folder / "results.json", record)
@@ -210,6 +224,14 @@ def commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return said.stdout.strip() or None
+
+
+def _number(text: str | float | None) -> float | int | None:
+    if text is None or text == "":
+        return None
+    if not isinstance(text, str):
+        return text
+    return int(text) if text.isdigit() else float(text)
 
 
 def _yaml() -> Any:

@@ -1,0 +1,170 @@
+"""What a report shows of a run: its files, fresh draws, and what its target knows about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from egm.api import load
+from egm.baselines.chain_sampler import ChainSampler
+from egm.draws import Draws
+from egm.evaluation import evaluate
+from egm.metrics.floors import derive_seed
+from egm.sampler import Sampler
+from egm.spaces import State
+from egm.targets.base import Target
+from egm.train.run_directory import RunDirectory
+
+REPEATS, FLOOR_PAIRS = 3, 5  # of an evaluation made for the report alone; `egm evaluate` does it properly
+
+
+@dataclass(frozen=True)
+class Contents:
+    """One run.
+
+    Attributes:
+        name: the folder, as it was given.
+        config, starts, results, rows, cost: what the files hold (`egm.train.run_directory`); `results` may be an
+            evaluation made for the report alone.
+        target: its energy, where it is at hand.
+        draws: fresh ones, where the run can draw.
+        reference: as many reference draws, where there are any.
+        remarks: what was left out, and why.
+    """
+
+    name: str
+    config: dict[str, Any]
+    starts: list[dict[str, Any]]
+    results: dict[str, Any] | None
+    rows: list[dict[str, str]]
+    cost: dict[str, float | int | None]
+    target: Target | None = None
+    draws: Draws | None = None
+    reference: State | None = None
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """Target and method."""
+        return f"{self.config.get('prints_as', self.config['target'])} by {self.config['method']}"
+
+    @cached_property
+    def problems(self) -> list[str] | None:
+        """What speaks against the draws; None where there are none to judge."""
+        return None if self.draws is None else self.draws.problems()
+
+    @cached_property
+    def state(self) -> State:
+        """The states of the draws, on the CPU, where figures and reference draws are; empty without draws."""
+        return {} if self.draws is None else {name: x.detach().cpu() for name, x in self.draws.state.items()}
+
+    @cached_property
+    def log_weights(self) -> Tensor | None:
+        """Those of the draws, on the CPU; None where there are none, or all weights are zero."""
+        found = None if self.draws is None or self.draws.log_weights is None else self.draws.log_weights.cpu()
+        return None if found is None or not bool(found.isfinite().any()) else found
+
+    @cached_property
+    def observed(self) -> dict[str, tuple[Tensor, Tensor | None]]:
+        """Energies and observables, each [n, k] for draws and for reference draws."""
+        if self.draws is None:
+            return {}
+        ours, theirs = self._observe(self.state), None if self.reference is None else self._observe(self.reference)
+        return {name: (x, None if theirs is None else theirs[name]) for name, x in ours.items()}
+
+    def _observe(self, state: State) -> dict[str, Tensor]:
+        if self.target is None and self.draws is not None:  # the variables themselves need no energy
+            found = Target(self.draws.space, _unknown).observables(**state)
+        elif self.target is not None:
+            found = {"energy": self.target.energy(**state), **self.target.observables(**state)}
+        else:
+            found = {}
+        return {name: x.detach().reshape(len(x), -1).double() for name, x in found.items()}
+
+
+def read_contents(
+    folder: str | Path,
+    target: Target | None,
+    *,
+    n: int,
+    seed: int,
+    device: str,
+    reference: bool,
+    say: Callable[[str], None],
+) -> Contents:
+    """Read a run, draw from it and compare.
+
+    Args:
+        folder: of the run.
+        target: its own, if that is not a built-in one.
+        n: how many draws (at most as many as chains have kept).
+        seed: of the draws.
+        device: where to draw.
+        reference: whether to compare with reference draws.
+        say: tells what is going on.
+    """
+    run = RunDirectory(folder)
+    config = run.read_config()
+    files: dict[str, Any] = {
+        "name": str(folder), "config": config, "starts": run.starts(), "rows": run.read_metrics(),
+        "cost": run.cost(config), "results": run.read_results(),
+    }  # fmt: skip
+    if why := _why_no_draws(run, config):
+        return Contents(**files, remarks=[f"There are no draws: {why}. What needs them is left out."])
+    sampler = load(folder, target, device=device)
+    target, remarks = sampler.target, []
+    if target is None:
+        remarks.append(
+            f"The target ({config['target']}) is not a built-in one: weights, energies and comparisons are left out. Add"
+            " --target module:function to have them."
+        )
+    n = min(n, sampler.kept) if isinstance(sampler, ChainSampler) else n
+    say(f"drawing {n} times from {folder}")
+    draws = sampler.sample(n, seed=seed)
+    exact = None
+    if target is not None and target.reference_kind is None:
+        remarks.append("The target has no reference draws to compare with.")
+    elif target is not None and not reference:
+        remarks.append("Comparisons with reference draws were not asked for.")
+    elif target is not None:
+        say(f"comparing {folder} with reference draws")
+        exact = target.exact_sample(n, seed=derive_seed(seed, 1))
+        if files["results"] is None:
+            files["results"] = _evaluated(sampler, n, derive_seed(seed, 2))
+            remarks.append(
+                f"The run was not evaluated yet; these metrics are of {REPEATS} comparisons made for this report."
+                " `egm evaluate` makes a proper one."
+            )
+    elif files["results"] is None:
+        remarks.append("The run was not evaluated.")
+    if (behind := _behind(files)) is not None:
+        remarks.append(f"The evaluation is of step {behind}, and the run has gone on since: `egm evaluate` renews it.")
+    return Contents(**files, target=target, draws=draws, reference=exact, remarks=remarks)
+
+
+def _why_no_draws(run: RunDirectory, config: dict[str, Any]) -> str | None:
+    network = str(config.get("network") or "")
+    if network.startswith("user:"):
+        return f"the network ({network[5:].strip()}) is the user's own, which a report cannot load"
+    if not (run.folder / "model.safetensors").is_file():
+        return "the run holds no trained network yet"
+    return None
+
+
+def _evaluated(sampler: Sampler | ChainSampler, n: int, seed: int) -> dict[str, Any]:
+    return evaluate(sampler, n=n, repeats=REPEATS, floor_pairs=FLOOR_PAIRS, seed=seed)
+
+
+def _behind(files: dict[str, Any]) -> int | None:
+    """The step of an evaluation that the run has left behind."""
+    evaluated, reached = (files["results"] or {}).get("steps"), files["cost"]["step"]
+    return evaluated if evaluated is not None and reached is not None and evaluated < reached else None
+
+
+def _unknown(**state: Tensor) -> Tensor:
+    raise NotImplementedError(f"the energy of {list(state)} is not at hand")

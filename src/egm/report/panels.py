@@ -1,0 +1,187 @@
+"""Figures of numbers: metrics beside their floors, histograms, weights, and training over time.
+
+*Weights.* Relative weights are w_i/ŵ with ŵ the mean weight, so that log-weights are shown less log Z; a perfect sampler
+has 1 for all of them. The Pareto plot shows the largest ones by rank on logarithmic axes, where a Pareto tail of shape k
+is a line of slope −k; those that k̂ is fitted to are marked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from egm.diagnostics import pareto_k, pareto_k_limit
+from egm.metrics.floors import TOLERANCE
+from egm.report.contents import Contents
+from egm.report.markup import Html
+from egm.report.plotting import INK, LINE, MUTED, REFERENCE, SERIES, Array, bin_edges, density, draw
+
+MOST_ENTRIES, MOST_PANELS = 4, 9  # entries shown of one observable, and figures of all together
+MOMENTS, RANKS = 300, 400  # points of a curve
+CURVES = {
+    "ess": "ESS in training",
+    "b": "inverse temperature b",
+    "sampler_loss": "loss of the sampler",
+    "energy_loss": "loss of the energy model",
+    "e_w1": "E-W1 in training",
+    "mean_energy": "mean energy of new states",
+}
+LABELS = {"e_w1": "E-W1", "e_w2": "E-W2", "m_w1": "M-W1", "x_w2": "x-W2"}
+
+
+def metric_figure(run: Contents) -> Html | None:
+    """Distances in units of their floors, with their spread over repeats."""
+    results = run.results or {}
+    sets = {"draws": results.get("metrics") or {}, "resampled": results.get("resampled") or {}}
+    scores = [(i, kind, score) for kind, named in sets.items() for i, score in enumerate(named.values())]
+    if not scores or not all(score["floor"] > 0 for _, _, score in scores):
+        return None
+    names = [LABELS.get(name, name) for name in sets["draws"]]
+
+    def paint(axis: Any) -> None:
+        axis.axvspan(0, TOLERANCE, color=LINE, alpha=0.5, linewidth=0)
+        axis.axvline(1, color=MUTED, linewidth=1, linestyle="--")
+        for i, kind, score in scores:
+            first = kind == "draws"
+            axis.errorbar(
+                score["mean"] / score["floor"], i + (-0.12 if first else 0.12), fmt="o" if first else "s", markersize=5,
+                xerr=(score["std"] or 0) / score["floor"], color=SERIES[0 if first else 1], capsize=3,
+                label=kind if i == 0 else None,
+            )  # fmt: skip
+        axis.set_yticks(range(len(names)), names)
+        axis.set_ylim(len(names) - 0.5, -0.5)
+        axis.set_xlim(left=0)
+        axis.set_xlabel("distance / floor")
+        axis.grid(visible=False, axis="y")
+        axis.legend()
+
+    told = ", ".join(f"{names[i]} {kind} {score['mean'] / score['floor']:.2f}" for i, kind, score in scores)
+    caption = f"1 is the value of exact draws; up to {TOLERANCE} (shaded) counts as at the floor. Bars: spread of repeats."
+    return draw(paint, alt=f"Distances over floors of {run.name}: {told}", caption=caption)
+
+
+def histograms(run: Contents) -> tuple[list[Html], int]:
+    """Energies and observables of draws beside those of the reference, and how many entries are not shown."""
+    found, hidden = [], 0
+    weights = None if run.log_weights is None else torch.softmax(run.log_weights, 0).numpy()
+    for name, (ours, theirs) in run.observed.items():
+        for entry in range(ours.shape[1]):
+            if entry >= MOST_ENTRIES or len(found) >= MOST_PANELS:
+                hidden += 1
+                continue
+            label = name if ours.shape[1] == 1 else f"{name}[{entry}]"
+            reference = None if theirs is None else theirs[:, entry].numpy()
+            figure = _histogram(run, label, ours[:, entry].numpy(), reference, weights)
+            found += [] if figure is None else [figure]
+    return found, hidden
+
+
+def _histogram(run: Contents, label: str, values: Array, reference: Array | None, weights: Array | None) -> Html | None:
+    finite = np.isfinite(values)
+    known = reference[np.isfinite(reference)] if reference is not None else values[finite]
+    if not finite.any() or not len(known):
+        return None
+    edges = bin_edges(known)
+    shares = None if weights is None else weights[finite]
+    sets = [("draws", density(values[finite], edges), SERIES[0], "-")]
+    if shares is not None and shares.sum() > 0:
+        sets.append(("weighted draws", density(values[finite], edges, shares), SERIES[1], "--"))
+
+    def paint(axis: Any) -> None:
+        highest = 0.0
+        if reference is not None:
+            heights = density(known, edges)
+            highest = float(heights.max())
+            axis.stairs(heights, edges, fill=True, color=REFERENCE, label="reference")
+        for name, heights, colour, style in sets:
+            axis.stairs(heights, edges, color=colour, linestyle=style, linewidth=1.4, label=name)
+        if highest:
+            axis.set_ylim(0, 2 * highest)  # the last bins hold all that lies outside, and may be tall
+        axis.set_xlabel(label)
+        axis.set_yticks([])
+        axis.legend()
+
+    told = f"draws have mean {values[finite].mean():.4g}"
+    told += f", weighted {shares @ values[finite] / shares.sum():.4g}" if len(sets) > 1 and shares is not None else ""
+    told += f", reference {known.mean():.4g}" if reference is not None else ""
+    missing = f"; {int((~finite).sum())} draws of zero density are not shown" if not finite.all() else ""
+    return draw(paint, alt=f"Histogram of {label} of {run.name}: {told}", caption=f"{label}: {told}{missing}")
+
+
+def weight_figures(run: Contents) -> list[Html]:
+    """Log-weights, and the largest weights by rank."""
+    if run.log_weights is None:
+        return []
+    log_w = run.log_weights.numpy()
+    relative = np.sort((log_w - np.logaddexp.reduce(log_w) + math.log(len(log_w)))[log_w > -np.inf])
+    ranks = np.arange(1, len(relative) + 1)
+    largest, tail = relative[::-1], math.ceil(min(len(log_w) / 5, 3 * math.sqrt(len(log_w))))
+    k, limit = pareto_k(log_w), pareto_k_limit(len(log_w))
+    shown = np.unique(np.geomspace(1, len(ranks), RANKS).round().astype(int)) - 1
+    low, high = np.quantile(relative, 0.001), relative[-1]
+
+    def paint_histogram(axis: Any) -> None:
+        edges = bin_edges(np.clip(relative, low, high))
+        axis.stairs(density(relative, edges), edges, fill=True, color=SERIES[0], alpha=0.7)
+        axis.axvline(0, color=INK, linewidth=1, linestyle="--")
+        axis.set_xlabel("log weight − log Z")
+        axis.set_yticks([])
+
+    def paint_ranks(axis: Any) -> None:
+        for part, colour, label in ((shown < tail, SERIES[1], "tail of k̂"), (shown >= tail, SERIES[0], "others")):
+            axis.plot(ranks[shown[part]], np.exp(largest[shown[part]]), ".", markersize=3, color=colour, label=label)
+        axis.axhline(1, color=MUTED, linewidth=1, linestyle="--")
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_xlabel("rank of the draw")
+        axis.set_ylabel("weight / mean weight")
+        axis.legend()
+
+    share = np.exp(largest - math.log(len(log_w)))
+    top = math.ceil(len(log_w) / 100)
+    told = f"the largest weight holds {share[0]:.2%} of all, the largest {top} of {len(log_w)} {share[:top].sum():.2%}"
+    tells = "k̂ could not be estimated" if math.isnan(k) else f"Pareto k̂ {k:.2f} (at most {limit:.2f} is wanted)"
+    spread = f"Log-weights, of standard deviation {relative.std():.3g}; a perfect sampler has 0 for all"
+    return [
+        draw(paint_histogram, alt=f"Histogram of log-weights of {run.name}, sd {relative.std():.3g}", caption=spread),
+        draw(paint_ranks, alt=f"Pareto plot of {run.name}: {told}", caption=f"Largest weights: {told}. {tells}."),
+    ]
+
+
+def training_figures(run: Contents) -> list[Html]:
+    """ESS, temperature, losses and the like over the steps."""
+    found = []
+    for name, label in CURVES.items():
+        x, y = _series(run.rows, name)
+        if len(x) < 2:
+            continue
+        floor = _series(run.rows, f"{name}_floor")[1]
+
+        def paint(axis: Any, x: Array = x, y: Array = y, name: str = name, label: str = label, floor: Array = floor) -> None:
+            axis.plot(x, y, color=SERIES[0])
+            if len(floor):
+                axis.axhline(floor[-1], color=MUTED, linewidth=1, linestyle="--", label="floor")
+                axis.legend()
+            if name in ("ess", "b"):
+                axis.set_ylim(0, 1.02)
+            elif (y > 0).all() and y.max() > 20 * y.min():
+                axis.set_yscale("log")
+            axis.set_xlabel("steps")
+            axis.set_ylabel(label)
+
+        told = f"{label}: from {y[0]:.3g} to {y[-1]:.3g} in {x[-1]:.0f} steps"
+        found.append(draw(paint, alt=f"{run.name}, {told}", caption=told))
+    return found
+
+
+def _series(rows: Sequence[Mapping[str, str]], name: str) -> tuple[Array, Array]:
+    """Steps and values of a column, at no more than some hundred moments."""
+    pairs = [(float(row["step"]), float(row[name])) for row in rows if row.get(name)]
+    pairs = [pair for pair in pairs if all(map(math.isfinite, pair))]
+    chosen = np.unique(np.linspace(0, len(pairs) - 1, MOMENTS).round().astype(int)) if pairs else []
+    values = np.array([pairs[i] for i in chosen]).reshape(-1, 2)
+    return values[:, 0], values[:, 1]

@@ -1,0 +1,129 @@
+"""Figures for light and dark pages: drawn by matplotlib, put into the page as SVG whose colours are those of the page.
+
+matplotlib draws with the stand-ins of `COLOURS`; in the SVG each becomes a variable of `page.css`. Text stays text, in
+the font of the page. Whatever leads out of the file (document types, name spaces, metadata) is dropped.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from egm.report.markup import Html, element, joined
+
+Array = NDArray[np.float64]
+BINS = 40
+SIZE = (3.6, 2.5)  # inches of a figure
+INK, MUTED, LINE, REFERENCE = "#010101", "#020202", "#030303", "#040404"
+SERIES = ("#050101", "#050202", "#050303", "#050404")
+COLOURS = {
+    **{INK: "ink", MUTED: "muted", LINE: "line", REFERENCE: "reference"},
+    **{colour: f"c{i}" for i, colour in enumerate(SERIES, 1)},
+}
+SETTINGS = {
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon", "text.parse_math"), False),
+    **dict.fromkeys(("font.size", "axes.titlesize"), 9),
+    **{"legend.fontsize": 8, "axes.linewidth": 0.8, "axes.axisbelow": True, "axes.grid": True},
+    **{"grid.color": LINE, "grid.linewidth": 0.5, "lines.linewidth": 1.4},
+}
+
+
+def pyplot() -> Any:
+    """matplotlib.pyplot, set up to write files that depend on nothing but what is drawn."""
+    try:
+        importlib.import_module("matplotlib").use("agg")  # an optional extra
+    except ImportError:
+        raise ValueError("figures need matplotlib; install it with: pip install 'egm[report]'") from None
+    plt = importlib.import_module("matplotlib.pyplot")
+    # text stays text, and the same records give the same file
+    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "egm", "font.size": 8, "axes.titlesize": 8})
+    return plt
+
+
+def draw(paint: Callable[[Any], None], *, alt: str, caption: str = "", size: tuple[float, float] = SIZE) -> Html:
+    """A figure with one set of axes, which `paint` is given.
+
+    Args:
+        paint: draws.
+        alt: what is to be seen, for those who do not see it; different for every figure of a page.
+        caption: below the figure, the same as `alt` if it is left out.
+        size: in inches.
+    """
+    return draw_many(lambda axes: paint(axes[0]), alt=alt, caption=caption, size=size)
+
+
+def draw_many(
+    paint: Callable[[Sequence[Any]], None],
+    *,
+    alt: str,
+    caption: str = "",
+    size: tuple[float, float] = SIZE,
+    grid: tuple[int, int] = (1, 1),
+) -> Html:
+    """The same with rows × columns of axes."""
+    plt = pyplot()
+    with plt.rc_context(SETTINGS):
+        figure, axes = plt.subplots(*grid, figsize=size, squeeze=False, layout="constrained")
+        try:
+            paint(list(axes.flat))
+            stream = io.StringIO()
+            figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
+        finally:
+            plt.close(figure)
+    return element("figure", _inline(stream.getvalue(), alt), element("figcaption", caption or alt))
+
+
+def picture(pixels: Array, *, alt: str, caption: str = "") -> Html:
+    """An image from colours [height, width, 4] between 0 and 1."""
+    stream = io.BytesIO()
+    pyplot().imsave(stream, pixels, format="png")
+    source = f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
+    return element("figure", element("img", src=source, alt=alt), element("figcaption", caption or alt))
+
+
+def figures(parts: Sequence[Html]) -> Html | None:
+    """Figures side by side as the page has room; nothing if there are none."""
+    return element("div", joined(parts), class_="figures") if parts else None
+
+
+def _inline(svg: str, alt: str) -> Html:
+    """An SVG file as part of a page."""
+    box = re.search(r'viewBox="[^"]*"', svg)
+    body = svg[svg.index(">", svg.index("<svg")) + 1 : svg.rindex("</svg>")]
+    body = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->", "", body, flags=re.DOTALL)
+    body = re.sub(r"font: ([\d. a-z]*?[\d.]+px) [^;\"]*", r"font: \1 system-ui, sans-serif", body)
+    for colour, name in COLOURS.items():
+        body = body.replace(colour, f"var(--{name})")
+    # ids belong to the page, so those that something refers to get a name of this figure's own, and others none
+    own = hashlib.sha256((alt + body).encode()).hexdigest()[:8]
+    used = set(re.findall(r'(?:href="|url\()#([^")]+)', body))
+    body = re.sub(r' id="([^"]+)"', lambda found: f' id="{own}-{found[1]}"' if found[1] in used else "", body)
+    body = re.sub(r'(href="|url\()#', rf"\1#{own}-", body)
+    body = re.sub(r"\n\s*", "\n", body)
+    start = element("svg", role="img", aria_label=alt).removesuffix("></svg>")
+    return Html(f"{start} {box[0] if box else ''}>{body}</svg>")
+
+
+def bin_edges(values: Array, bins: int = BINS) -> Array:
+    """Bins for values and their surroundings: one for each of the few values that a lattice has, or `bins`."""
+    distinct = np.unique(values)
+    gap = float(np.diff(distinct).min()) if 1 < len(distinct) <= bins else 0.0
+    low, high = float(values.min()), float(values.max())
+    margin = gap / 2 if gap else 0.1 * (high - low) or 0.5
+    few = gap and (high - low) / gap < 2 * bins
+    return np.linspace(low - margin, high + margin, (round((high - low) / gap) + 1 if few else bins) + 1)
+
+
+def density(values: Array, edges: Array, weights: Array | None = None) -> Array:
+    """Heights of a histogram of area one; what lies outside is in the last bins."""
+    return np.histogram(np.clip(values, edges[0], edges[-1]), edges, weights=weights, density=True)[0]

@@ -1,0 +1,76 @@
+"""From run folders to the file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from egm.files import replacing
+from egm.report.contents import Contents, read_contents
+from egm.report.markup import Html, element, page
+from egm.report.plotting import pyplot
+from egm.report.sections import comparison, run_sections
+from egm.targets.base import Target
+from egm.train.run_directory import RunDirectory
+
+N, SEED = 2000, 10_000  # of the draws; a seed that neither training nor evaluation has by default
+
+
+def write_report(
+    runs: Sequence[str | Path],
+    out: str | Path | None = None,
+    *,
+    target: Target | None = None,
+    n: int = N,
+    seed: int = SEED,
+    device: str = "cpu",
+    reference: bool = True,
+    say: Callable[[str], None] = lambda text: None,
+) -> Path:
+    """Write a report about runs and return its path.
+
+    Args:
+        runs: folders that `egm.fit(out=...)` or `egm train` wrote.
+        out: the file; by default report.html in the folder of a single run, or here for several.
+        target: the energy of those runs whose target is not a built-in one; without it, what needs the energy is left
+            out.
+        n: draws to look at.
+        seed: of these draws.
+        device: where to draw.
+        reference: compare with reference draws; where these come from MCMC, making them may take long once.
+        say: is told what is going on.
+    """
+    folders = list(dict.fromkeys(Path(run) for run in runs))
+    if not folders:
+        raise ValueError("a report needs at least one run")
+    if n < 1:
+        raise ValueError(f"n must be at least 1, got {n}")
+    own = [folder for folder in folders if ":" in str(RunDirectory(folder).read_config()["target"])]
+    if target is not None and not own:
+        raise ValueError(f"the target {target!r} is not needed: every run is of a built-in one; leave it out")
+    pyplot()  # whatever is missing is better missed before the work
+    contents = [
+        read_contents(
+            folder, target if folder in own else None, n=n, seed=seed, device=device, reference=reference, say=say
+        )
+        for folder in folders
+    ]
+    say("drawing figures")
+    file = Path(out) if out is not None else folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
+    with replacing(file) as stream:
+        stream.write(render(contents).encode())
+    return file
+
+
+def render(runs: Sequence[Contents]) -> Html:
+    """The page about runs."""
+    if len(runs) == 1:
+        run = runs[0]
+        return page(run.title, element("h1", run.title), element("p", run.name, class_="note"), run_sections(run))
+    title = f"Comparison of {len(runs)} runs"
+    links = element("ul", *(element("li", element("a", run.name, href=f"#run-{i}")) for i, run in enumerate(runs, 1)))
+    each = (
+        element("article", element("h2", f"{run.name}: {run.title}"), run_sections(run), id=f"run-{i}")
+        for i, run in enumerate(runs, 1)
+    )
+    return page(title, element("h1", title), comparison(runs), element("nav", links, aria_label="Runs"), *each)
