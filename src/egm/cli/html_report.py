@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from egm.cli.own_target import import_target
 from egm.cli.parsing import Count, Parser, Seed, documented
-from egm.report.write import N, SEED, write_report
+from egm.report.write import SEED, N, write_report
 
 
 def report(argv: list[str]) -> int:

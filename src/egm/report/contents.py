@@ -13,14 +13,10 @@ from torch import Tensor
 from egm.api import load
 from egm.baselines.chain_sampler import ChainSampler
 from egm.draws import Draws
-from egm.evaluation import evaluate
 from egm.metrics.floors import derive_seed
-from egm.sampler import Sampler
 from egm.spaces import State
 from egm.targets.base import Target
 from egm.train.run_directory import RunDirectory
-
-REPEATS, FLOOR_PAIRS = 3, 5  # of an evaluation made for the report alone; `egm evaluate` does it properly
 
 
 @dataclass(frozen=True)
@@ -29,8 +25,7 @@ class Contents:
 
     Attributes:
         name: the folder, as it was given.
-        config, starts, results, rows, cost: what the files hold (`egm.train.run_directory`); `results` may be an
-            evaluation made for the report alone.
+        config, starts, results, rows, cost: what the files hold (`egm.train.run_directory`).
         target: its energy, where it is at hand.
         draws: fresh ones, where the run can draw.
         reference: as many reference draws, where there are any.
@@ -49,9 +44,14 @@ class Contents:
     remarks: list[str] = field(default_factory=list)
 
     @property
+    def target_name(self) -> str:
+        """How the target prints."""
+        return str(self.config.get("prints_as", self.config["target"]))
+
+    @property
     def title(self) -> str:
         """Target and method."""
-        return f"{self.config.get('prints_as', self.config['target'])} by {self.config['method']}"
+        return f"{self.target_name} by {self.config['method']}"
 
     @cached_property
     def problems(self) -> list[str] | None:
@@ -120,8 +120,8 @@ def read_contents(
     target, remarks = sampler.target, []
     if target is None:
         remarks.append(
-            f"The target ({config['target']}) is not a built-in one: weights, energies and comparisons are left out. Add"
-            " --target module:function to have them."
+            f"The target ({config['target']}) is not a built-in one: weights, energies and comparisons are left out."
+            " Add --target module:function to have them."
         )
     n = min(n, sampler.kept) if isinstance(sampler, ChainSampler) else n
     say(f"drawing {n} times from {folder}")
@@ -134,14 +134,8 @@ def read_contents(
     elif target is not None:
         say(f"comparing {folder} with reference draws")
         exact = target.exact_sample(n, seed=derive_seed(seed, 1))
-        if files["results"] is None:
-            files["results"] = _evaluated(sampler, n, derive_seed(seed, 2))
-            remarks.append(
-                f"The run was not evaluated yet; these metrics are of {REPEATS} comparisons made for this report."
-                " `egm evaluate` makes a proper one."
-            )
-    elif files["results"] is None:
-        remarks.append("The run was not evaluated.")
+    if files["results"] is None and target is not None and target.reference_kind is not None:
+        remarks.append(f"The run was not evaluated, so there are no metrics: `egm evaluate {folder}` makes them.")
     if (behind := _behind(files)) is not None:
         remarks.append(f"The evaluation is of step {behind}, and the run has gone on since: `egm evaluate` renews it.")
     return Contents(**files, target=target, draws=draws, reference=exact, remarks=remarks)
@@ -154,10 +148,6 @@ def _why_no_draws(run: RunDirectory, config: dict[str, Any]) -> str | None:
     if not (run.folder / "model.safetensors").is_file():
         return "the run holds no trained network yet"
     return None
-
-
-def _evaluated(sampler: Sampler | ChainSampler, n: int, seed: int) -> dict[str, Any]:
-    return evaluate(sampler, n=n, repeats=REPEATS, floor_pairs=FLOOR_PAIRS, seed=seed)
 
 
 def _behind(files: dict[str, Any]) -> int | None:

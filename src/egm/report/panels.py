@@ -1,8 +1,8 @@
 """Figures of numbers: metrics beside their floors, histograms, weights, and training over time.
 
-*Weights.* Relative weights are w_i/ŵ with ŵ the mean weight, so that log-weights are shown less log Z; a perfect sampler
-has 1 for all of them. The Pareto plot shows the largest ones by rank on logarithmic axes, where a Pareto tail of shape k
-is a line of slope −k; those that k̂ is fitted to are marked.
+*Weights.* Weights are shown in units of their mean, so log-weights less log Z; a perfect sampler has 1 for all of them.
+The Pareto plot shows the largest ones by rank on logarithmic axes, where a Pareto tail of shape k has the slope −k;
+those that k̂ is fitted to are marked.
 """
 
 from __future__ import annotations
@@ -18,10 +18,25 @@ from egm.diagnostics import pareto_k, pareto_k_limit
 from egm.metrics.floors import TOLERANCE
 from egm.report.contents import Contents
 from egm.report.markup import Html
-from egm.report.plotting import INK, LINE, MUTED, REFERENCE, SERIES, Array, bin_edges, density, draw
+from egm.report.plotting import (
+    INK,
+    LINE,
+    MUTED,
+    REFERENCE,
+    SERIES,
+    Array,
+    bin_edges,
+    density,
+    draw,
+    legend,
+    logarithmic,
+)
 
 MOST_ENTRIES, MOST_PANELS = 4, 9  # entries shown of one observable, and figures of all together
+LETTERS = 16  # of a label beside an axis
+FEW = 8  # different values, each of which gets a tick
 MOMENTS, RANKS = 300, 400  # points of a curve
+WIDE_RANGE = 20  # ratio from which on an axis is logarithmic
 CURVES = {
     "ess": "ESS in training",
     "b": "inverse temperature b",
@@ -43,7 +58,7 @@ def metric_figure(run: Contents) -> Html | None:
     names = [LABELS.get(name, name) for name in sets["draws"]]
 
     def paint(axis: Any) -> None:
-        axis.axvspan(0, TOLERANCE, color=LINE, alpha=0.5, linewidth=0)
+        axis.axvspan(1 / TOLERANCE, TOLERANCE, color=LINE, alpha=0.5, linewidth=0)
         axis.axvline(1, color=MUTED, linewidth=1, linestyle="--")
         for i, kind, score in scores:
             first = kind == "draws"
@@ -52,15 +67,18 @@ def metric_figure(run: Contents) -> Html | None:
                 xerr=(score["std"] or 0) / score["floor"], color=SERIES[0 if first else 1], capsize=3,
                 label=kind if i == 0 else None,
             )  # fmt: skip
-        axis.set_yticks(range(len(names)), names)
+        axis.set_yticks(range(len(names)), [name[:LETTERS] for name in names])
         axis.set_ylim(len(names) - 0.5, -0.5)
-        axis.set_xlim(left=0)
+        if max(score["mean"] / score["floor"] for _, _, score in scores) > WIDE_RANGE:
+            logarithmic(axis.xaxis)
+        else:
+            axis.set_xlim(left=0)
         axis.set_xlabel("distance / floor")
         axis.grid(visible=False, axis="y")
-        axis.legend()
+        legend(axis)
 
     told = ", ".join(f"{names[i]} {kind} {score['mean'] / score['floor']:.2f}" for i, kind, score in scores)
-    caption = f"1 is the value of exact draws; up to {TOLERANCE} (shaded) counts as at the floor. Bars: spread of repeats."
+    caption = f"1 is the value of exact draws; up to {TOLERANCE} counts as at the floor. Bars: spread of repeats."
     return draw(paint, alt=f"Distances over floors of {run.name}: {told}", caption=caption)
 
 
@@ -101,9 +119,11 @@ def _histogram(run: Contents, label: str, values: Array, reference: Array | None
             axis.stairs(heights, edges, color=colour, linestyle=style, linewidth=1.4, label=name)
         if highest:
             axis.set_ylim(0, 2 * highest)  # the last bins hold all that lies outside, and may be tall
+        if len(values_seen := np.unique(known)) <= FEW:
+            axis.set_xticks(values_seen, [f"{value:g}" for value in values_seen])
         axis.set_xlabel(label)
         axis.set_yticks([])
-        axis.legend()
+        legend(axis)
 
     told = f"draws have mean {values[finite].mean():.4g}"
     told += f", weighted {shares @ values[finite] / shares.sum():.4g}" if len(sets) > 1 and shares is not None else ""
@@ -121,8 +141,8 @@ def weight_figures(run: Contents) -> list[Html]:
     ranks = np.arange(1, len(relative) + 1)
     largest, tail = relative[::-1], math.ceil(min(len(log_w) / 5, 3 * math.sqrt(len(log_w))))
     k, limit = pareto_k(log_w), pareto_k_limit(len(log_w))
-    shown = np.unique(np.geomspace(1, len(ranks), RANKS).round().astype(int)) - 1
-    low, high = np.quantile(relative, 0.001), relative[-1]
+    shown = np.unique(np.geomspace(1, min(len(ranks), 5 * tail), RANKS).round().astype(int)) - 1
+    low, high = np.quantile(relative, 0.01), relative[-1]
 
     def paint_histogram(axis: Any) -> None:
         edges = bin_edges(np.clip(relative, low, high))
@@ -135,11 +155,10 @@ def weight_figures(run: Contents) -> list[Html]:
         for part, colour, label in ((shown < tail, SERIES[1], "tail of k̂"), (shown >= tail, SERIES[0], "others")):
             axis.plot(ranks[shown[part]], np.exp(largest[shown[part]]), ".", markersize=3, color=colour, label=label)
         axis.axhline(1, color=MUTED, linewidth=1, linestyle="--")
-        axis.set_xscale("log")
-        axis.set_yscale("log")
+        logarithmic(axis.xaxis, axis.yaxis)
         axis.set_xlabel("rank of the draw")
         axis.set_ylabel("weight / mean weight")
-        axis.legend()
+        legend(axis)
 
     share = np.exp(largest - math.log(len(log_w)))
     top = math.ceil(len(log_w) / 100)
@@ -154,28 +173,30 @@ def weight_figures(run: Contents) -> list[Html]:
 
 def training_figures(run: Contents) -> list[Html]:
     """ESS, temperature, losses and the like over the steps."""
-    found = []
-    for name, label in CURVES.items():
-        x, y = _series(run.rows, name)
-        if len(x) < 2:
-            continue
-        floor = _series(run.rows, f"{name}_floor")[1]
+    found = (_curve(run, name, label) for name, label in CURVES.items())
+    return [figure for figure in found if figure is not None]
 
-        def paint(axis: Any, x: Array = x, y: Array = y, name: str = name, label: str = label, floor: Array = floor) -> None:
-            axis.plot(x, y, color=SERIES[0])
-            if len(floor):
-                axis.axhline(floor[-1], color=MUTED, linewidth=1, linestyle="--", label="floor")
-                axis.legend()
-            if name in ("ess", "b"):
-                axis.set_ylim(0, 1.02)
-            elif (y > 0).all() and y.max() > 20 * y.min():
-                axis.set_yscale("log")
-            axis.set_xlabel("steps")
-            axis.set_ylabel(label)
 
-        told = f"{label}: from {y[0]:.3g} to {y[-1]:.3g} in {x[-1]:.0f} steps"
-        found.append(draw(paint, alt=f"{run.name}, {told}", caption=told))
-    return found
+def _curve(run: Contents, name: str, label: str) -> Html | None:
+    x, y = _series(run.rows, name)
+    if len(x) < 2:
+        return None
+    floor = _series(run.rows, f"{name}_floor")[1]
+
+    def paint(axis: Any) -> None:
+        axis.plot(x, y, color=SERIES[0])
+        if len(floor):
+            axis.axhline(floor[-1], color=MUTED, linewidth=1, linestyle="--", label="floor")
+            legend(axis)
+        if name in ("ess", "b"):
+            axis.set_ylim(0, 1.02)
+        elif (y > 0).all() and y.max() > WIDE_RANGE * y.min():
+            logarithmic(axis.yaxis)
+        axis.set_xlabel("steps")
+        axis.set_ylabel(label)
+
+    told = f"{label}: from {y[0]:.3g} to {y[-1]:.3g} in {x[-1]:.0f} steps"
+    return draw(paint, alt=f"{run.name}, {told}", caption=told)
 
 
 def _series(rows: Sequence[Mapping[str, str]], name: str) -> tuple[Array, Array]:

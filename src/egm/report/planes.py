@@ -63,7 +63,8 @@ def contours(
     margin = 0.15 * np.maximum(high - low, 1e-6)
     if reference is None or can_sum(target.space):
         axes = [np.linspace(a, b, POINTS) for a, b in zip(low - margin, high + margin, strict=True)]
-        values = log_marginal(target, *np.meshgrid(*axes), dtype)
+        first, second = np.meshgrid(*axes)
+        values = log_marginal(target, first, second, dtype)
         return axes[0], axes[1], np.exp(values - values.max())
     edges = [np.linspace(a, b, BINS + 1) for a, b in zip(low - margin, high + margin, strict=True)]
     counts, *_ = np.histogram2d(*reference.T, bins=edges)

@@ -127,3 +127,16 @@ def bin_edges(values: Array, bins: int = BINS) -> Array:
 def density(values: Array, edges: Array, weights: Array | None = None) -> Array:
     """Heights of a histogram of area one; what lies outside is in the last bins."""
     return np.histogram(np.clip(values, edges[0], edges[-1]), edges, weights=weights, density=True)[0]
+
+
+def legend(axis: Any) -> None:
+    """What is what, above the axes, where it covers nothing."""
+    axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderpad=0, columnspacing=1, handlelength=1.4)
+
+
+def logarithmic(*axes: Any) -> None:
+    """Logarithmic x- or y-axes, with plain numbers for labels: formulas are not parsed, see `SETTINGS`."""
+    for axis in axes:
+        getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
+        axis.set_minor_formatter(lambda value, _: "")

@@ -100,7 +100,11 @@ def _particles(run: Contents, name: str) -> Html:
     coloured = "; colours show symbols" if len(np.unique(kinds)) > 1 else ""
     deep = "; larger ones are nearer" if x.shape[2] == 3 else ""
     return draw_many(
-        paint, alt=f"{told}, of {run.name}", caption=told + coloured + deep, size=(4.8, 2.5), grid=(2, PARTICLE_PLOTS // 2)
+        paint,
+        alt=f"{told}, of {run.name}",
+        caption=told + coloured + deep,
+        size=(4.8, 2.5),
+        grid=(2, PARTICLE_PLOTS // 2),
     )
 
 
@@ -122,13 +126,10 @@ def _scatter(run: Contents, names: list[str]) -> Html:
     known = None if run.target is None else contours(run.target, points, reference, dtype)
 
     def paint(axis: Any) -> None:
+        axis.plot(*points[:POINTS].T, "o", markersize=2.5, markeredgewidth=0, color=SERIES[0], alpha=0.55)
         if known is not None:
             first, second, heights = known
             axis.contour(first, second, heights, levels=heights.max() * np.array(LEVELS), colors=MUTED, linewidths=0.8)
-        else:
-            axis.margins(0.1)
-        axis.plot(*points[:POINTS].T, "o", markersize=2.5, markeredgewidth=0, color=SERIES[0], alpha=0.55)
-        if known is not None:
             axis.set(xlim=(first[0], first[-1]), ylim=(second[0], second[-1]))
         axis.set_xlabel(labels[0])
         axis.set_ylabel(labels[1])

@@ -50,20 +50,19 @@ def verdict(run: Contents) -> Html:
 
 
 def comparison(runs: Sequence[Contents]) -> Html:
-    """Several runs side by side."""
+    """Several runs side by side, each with a link to what there is about it, `#run-1` and so on."""
     metrics = list(dict.fromkeys(name for run in runs for name in (run.results or {}).get("metrics") or {}))
     columns = ["run", "target", "method", "seed", "verdict", "ESS", "log Z"]
     for name in metrics:
         columns += [LABELS.get(name, name), f"{LABELS.get(name, name)}, floor"]
     columns += ["steps", "seconds", "energy calls", "gradient calls", "hardware"]
     rows = []
-    for run in runs:
-        weighted = run.draws is not None and run.log_weights is not None
-        config, judged = run.config, run.problems
-        row: list[Cell] = [run.name, str(config.get("prints_as", config["target"])), str(config["method"])]
-        row += [str(config.get("seed", "")), "not judged" if judged is None else "; ".join(judged) or "no problem detected"]
-        row += [_number(run.draws.ess) if weighted and run.draws else ""]
-        row += [_with_error(run.draws.log_z, run.draws.log_z_stderr) if weighted and run.draws else ""]
+    for i, run in enumerate(runs, 1):
+        config, draws = run.config, run.draws if run.log_weights is not None else None
+        word = "not judged" if run.problems is None else "unreliable" if run.problems else "no problem detected"
+        row: list[Cell] = [element("a", run.name, href=f"#run-{i}"), run.target_name, str(config["method"])]
+        row += [_text(config.get("seed")), word, _number(draws.ess) if draws is not None else ""]
+        row += [_with_error(draws.log_z, draws.log_z_stderr) if draws is not None else ""]
         for name in metrics:
             score = ((run.results or {}).get("metrics") or {}).get(name)
             row += [_with_error(score["mean"], score["std"]), _number(score["floor"])] if score else ["", ""]
@@ -177,7 +176,9 @@ def _environment(run: Contents) -> Html | None:
     if not run.starts:
         return None
     names = list(dict.fromkeys(name for start in run.starts for name in start))
-    columns = ["", "start"] if len(run.starts) == 1 else ["", *(f"start {i}" for i in range(1, len(run.starts) + 1))]
+    columns = (
+        ["item", "start"] if len(run.starts) == 1 else ["item", *(f"start {i}" for i in range(1, len(run.starts) + 1))]
+    )
     rows = [[name, *(_text(start.get(name)) for start in run.starts)] for name in names]
     return table(columns, rows, label="Environment of every start of the run")
 
@@ -192,11 +193,13 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def _text(value: Any) -> str:
-    return "" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if value is None or value in ([], {}):
+        return "none"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _hardware(run: Contents) -> str:
-    return _text(run.starts[-1].get("hardware")) if run.starts else ""
+    return str(run.starts[-1].get("hardware") or "") if run.starts else ""
 
 
 def _number(value: float | None, digits: int = 3) -> Cell:

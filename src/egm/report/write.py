@@ -68,9 +68,8 @@ def render(runs: Sequence[Contents]) -> Html:
         run = runs[0]
         return page(run.title, element("h1", run.title), element("p", run.name, class_="note"), run_sections(run))
     title = f"Comparison of {len(runs)} runs"
-    links = element("ul", *(element("li", element("a", run.name, href=f"#run-{i}")) for i, run in enumerate(runs, 1)))
     each = (
         element("article", element("h2", f"{run.name}: {run.title}"), run_sections(run), id=f"run-{i}")
         for i, run in enumerate(runs, 1)
     )
-    return page(title, element("h1", title), comparison(runs), element("nav", links, aria_label="Runs"), *each)
+    return page(title, element("h1", title), comparison(runs), *each)

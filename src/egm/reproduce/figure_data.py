@@ -81,9 +81,9 @@ def compact(folder: Path, record: Record) -> dict[str, Any]:
 
 def _histogram(draws: NDArray[np.generic], reference: NDArray[np.generic]) -> dict[str, list[float]]:
     """Counts of both sets in the same bins; the reference sets the range, and what lies outside is in the last bins."""
-    reference = reference.astype(float)
-    edges = bin_edges(reference)
-    sets = {"draws": np.clip(draws.astype(float), edges[0], edges[-1]), "reference": reference}
+    known = reference.astype(float)
+    edges = bin_edges(known)
+    sets = {"draws": np.clip(draws.astype(float), edges[0], edges[-1]), "reference": known}
     counts = {name: np.histogram(x, edges)[0].tolist() for name, x in sets.items()}
     return {"edges": _rounded(edges), **counts}
 

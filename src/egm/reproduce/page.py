@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from egm.files import replacing
+from egm.report.markup import Grid
 from egm.reproduce.definitions import TABLES, Cell, Kind, table
-from egm.reproduce.rendering import Grid, Shown, markdown
+from egm.reproduce.rendering import Shown, markdown
 
 NAME = "results.md"
 KINDS: tuple[Kind, ...] = ("fast", "paper")

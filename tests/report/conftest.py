@@ -1,0 +1,10 @@
+"""The runs that every test of reports looks at, trained once."""
+
+import pytest
+
+from report_cases import make_runs
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    return make_runs(tmp_path_factory.mktemp("runs"))
