@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test lint types pytest test-arviz format quickstart clean
+.PHONY: test lint types pytest test-arviz test-browser format quickstart clean
 
 test: lint types pytest
 
@@ -35,6 +35,20 @@ test-arviz: .venv/.extras
 	$(ARVIZ_PYTHON) -m venv .venv/arviz
 	.venv/arviz/bin/python -m pip install --quiet 'arviz>=1' h5netcdf h5py
 	EGM_ARVIZ_PYTHON=$(CURDIR)/.venv/arviz/bin/python $(BIN)/python -m pytest tests/test_export.py
+
+# Reports in a real browser. `make test` skips these tests where there is none.
+test-browser: .venv/.browser
+	EGM_BROWSER=needed $(BIN)/python -m pytest tests/report/test_report_browser.py
+
+# Chromium comes from the system's packages, where it is missing and they may be installed.
+BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
+.venv/.browser: .venv/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[browser]'
+	for name in $(BROWSERS); do command -v $$name && exit; done; \
+		{ $(SUDO) apt-get update && $(SUDO) apt-get install --yes --no-install-recommends chromium; } || \
+		{ echo 'test-browser needs Chromium, and it could not be installed with apt-get; install it and try again'; exit 1; }
+	touch $@
 
 format: .venv/.installed
 	$(BIN)/ruff check --fix .
