@@ -56,8 +56,9 @@ format: .venv/.installed
 
 # Each call makes a run of its own, so that it can be repeated.
 quickstart: .venv/.installed
-	$(BIN)/egm train --recipe fast/gbrbm --time_limit 60 --device cpu \
-		--out runs/quickstart-$$(date +%Y%m%d-%H%M%S)
+	run=runs/quickstart-$$(date +%Y%m%d-%H%M%S) && \
+		$(BIN)/egm train --recipe fast/gbrbm --time_limit 60 --device cpu --out $$run && \
+		$(BIN)/egm report $$run
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache build dist

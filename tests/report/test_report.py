@@ -114,7 +114,9 @@ def test_chains(runs, tmp_path):
 
 
 def test_chains_have_no_more_draws_than_states(runs, tmp_path):
-    kept = egm.load(runs["chain"]).kept
+    sampler = egm.load(runs["chain"])
+    assert isinstance(sampler, egm.ChainSampler)
+    kept = sampler.kept
     page = read(write_report([runs["chain"]], tmp_path / "a.html", n=10 * kept))
     assert f"{min(kept, 700)} draws of v[0]" in page.text
 
@@ -164,7 +166,7 @@ def test_nothing_of_a_file_is_markup(tmp_path):
 def test_a_figure_that_fails_leaves_the_old_file(runs, tmp_path, monkeypatch):
     file = tmp_path / "report.html"
     file.write_text("old", encoding="utf-8")
-    monkeypatch.setattr("egm.report.write.render", lambda runs: (_ for _ in ()).throw(ValueError("broken")))
+    monkeypatch.setattr("egm.report.write.render", lambda runs, say: (_ for _ in ()).throw(ValueError("broken")))
     with pytest.raises(ValueError, match="broken"):
         write_report([runs["ising"]], file, n=4)
     assert file.read_text(encoding="utf-8") == "old"
@@ -198,10 +200,12 @@ def test_refusals(runs, tmp_path, capsys, monkeypatch):
         write_report([runs["particles"]], tmp_path / "a.html", target=particles(name="Other"), n=N)
     real = importlib.import_module
 
-    def missing(name):
-        raise ImportError(name) if name.startswith("matplotlib") else None
+    def without_matplotlib(name):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name)
 
-    monkeypatch.setattr(importlib, "import_module", lambda name: missing(name) or real(name))
+    monkeypatch.setattr(importlib, "import_module", without_matplotlib)
     with pytest.raises(ValueError, match=r"pip install 'egm\[report\]'"):
         write_report([runs["ising"]], tmp_path / "a.html")
 

@@ -1,5 +1,7 @@
 """Reports in a real headless Chromium, which `make test-browser` installs; without it these tests are skipped."""
 
+import importlib
+import importlib.util
 import os
 import shutil
 from pathlib import Path
@@ -26,11 +28,9 @@ def browser():
     found = [path for path in map(shutil.which, BROWSERS) if path]
     if not found:
         missing("Chromium")
-    try:
-        import playwright.sync_api as api  # pyright: ignore[reportMissingImports]
-    except ImportError:
+    if importlib.util.find_spec("playwright") is None:
         missing("playwright")
-    with api.sync_playwright() as tool:
+    with importlib.import_module("playwright.sync_api").sync_playwright() as tool:
         chromium = tool.chromium.launch(executable_path=found[0])
         yield chromium
         chromium.close()

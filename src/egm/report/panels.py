@@ -45,16 +45,17 @@ CURVES = {
     "e_w1": "E-W1 in training",
     "mean_energy": "mean energy of new states",
 }
+SETS = {"draws": "metrics", "resampled": "resampled"}  # what an evaluation scores
 LABELS = {"e_w1": "E-W1", "e_w2": "E-W2", "m_w1": "M-W1", "x_w2": "x-W2"}
 
 
 def metric_figure(run: Contents) -> Html | None:
     """Distances in units of their floors, with their spread over repeats."""
-    results = run.results or {}
-    sets = {"draws": results.get("metrics") or {}, "resampled": results.get("resampled") or {}}
+    results: dict[str, Any] = run.results or {}
+    sets: dict[str, dict[str, Any]] = {name: results.get(key) or {} for name, key in SETS.items()}
     scores = [(i, kind, score) for kind, named in sets.items() for i, score in enumerate(named.values())]
-    if not scores or not all(score["floor"] > 0 for _, _, score in scores):
-        return None
+    if not scores or any(score["mean"] is None or not score["floor"] for _, _, score in scores):
+        return None  # null stands for what is not finite
     names = [LABELS.get(name, name) for name in sets["draws"]]
 
     def paint(axis: Any) -> None:

@@ -64,8 +64,8 @@ def contours(
     if reference is None or can_sum(target.space):
         axes = [np.linspace(a, b, POINTS) for a, b in zip(low - margin, high + margin, strict=True)]
         first, second = np.meshgrid(*axes)
-        values = log_marginal(target, first, second, dtype)
-        return axes[0], axes[1], np.exp(values - values.max())
+        values = np.nan_to_num(log_marginal(target, first, second, dtype), nan=-np.inf, neginf=-np.inf)
+        return (axes[0], axes[1], np.exp(values - values.max())) if values.max() > -np.inf else None
     edges = [np.linspace(a, b, BINS + 1) for a, b in zip(low - margin, high + margin, strict=True)]
     counts, *_ = np.histogram2d(*reference.T, bins=edges)
     smooth = gaussian_filter(counts, SMOOTHING)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def is_particles(variable: Variable) -> bool:
 
 def _lattices(run: Contents, name: str) -> list[Html]:
     sets = {"draws": run.state[name]} | ({} if run.reference is None else {"reference draws": run.reference[name]})
-    low, high = (float(f(torch.stack([f(x) for x in sets.values()]).double())) for f in (torch.min, torch.max))
+    low, high = _range(run, name, sets.values())
     found = []
     for kind, x in sets.items():
         shown = x[:IMAGES].double().numpy()
@@ -67,6 +68,15 @@ def _lattices(run: Contents, name: str) -> list[Html]:
         pixels = _montage((shown - low) / ((high - low) or 1.0))
         found.append(picture(pixels, alt=f"{told}, of {run.name}", caption=told))
     return found
+
+
+def _range(run: Contents, name: str, values: Iterable[Tensor]) -> tuple[float, float]:
+    """Lowest and highest value that the colours stand for."""
+    symbols = run.draws.space.categorical.get(name) if run.draws is not None else None
+    if symbols is not None:
+        return 0.0, symbols.size - 1.0
+    together = torch.cat([x.flatten() for x in values])
+    return float(together.min()), float(together.max())
 
 
 def _montage(images: Array) -> Array:
@@ -140,7 +150,7 @@ def _scatter(run: Contents, names: list[str]) -> Html:
 
 
 def _plane(state: dict[str, Tensor], names: list[str]) -> Array:
-    return torch.cat([state[name].flatten(1) for name in names], 1)[:, :2].double().numpy()
+    return torch.cat([state[name].reshape(len(state[name]), -1) for name in names], 1)[:, :2].double().numpy()
 
 
 # ---------------------------------------------------------------------- symbols

@@ -100,7 +100,7 @@ def _metrics(run: Contents) -> Html | None:
     rows = []
     for name, score in scores.items():
         again = [_with_error(resampled[name]["mean"], resampled[name]["std"])] if resampled else []
-        ratio = score["mean"] / score["floor"] if score["floor"] else None
+        ratio = score["mean"] / score["floor"] if score["mean"] is not None and score["floor"] else None
         row = [LABELS.get(name, name), _with_error(score["mean"], score["std"]), *again]
         row += [_number(score["floor"]), _number(ratio)]
         rows.append([*row, *([_with_error(*paper[name]) if name in paper else ""] if paper else [])])

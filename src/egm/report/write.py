@@ -55,21 +55,24 @@ def write_report(
         )
         for folder in folders
     ]
-    say("drawing figures")
     file = Path(out) if out is not None else folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
     with replacing(file) as stream:
-        stream.write(render(contents).encode())
+        stream.write(render(contents, say).encode())
     return file
 
 
-def render(runs: Sequence[Contents]) -> Html:
+def render(runs: Sequence[Contents], say: Callable[[str], None]) -> Html:
     """The page about runs."""
+    sections = []
+    for run in runs:
+        say(f"drawing figures of {run.name}")
+        sections.append(run_sections(run))
     if len(runs) == 1:
         run = runs[0]
-        return page(run.title, element("h1", run.title), element("p", run.name, class_="note"), run_sections(run))
+        return page(run.title, element("h1", run.title), element("p", run.name, class_="note"), sections[0])
     title = f"Comparison of {len(runs)} runs"
     each = (
-        element("article", element("h2", f"{run.name}: {run.title}"), run_sections(run), id=f"run-{i}")
-        for i, run in enumerate(runs, 1)
+        element("article", element("h2", f"{run.name}: {run.title}"), section, id=f"run-{i}")
+        for i, (run, section) in enumerate(zip(runs, sections, strict=True), 1)
     )
     return page(title, element("h1", title), comparison(runs), *each)
