@@ -47,6 +47,15 @@ def joined(parts: Iterable[str | None]) -> Html:
     return Html("".join(part if isinstance(part, Html) else html.escape(part) for part in parts if part is not None))
 
 
+def prose(text: str) -> Html:
+    """Text in which what stands between backticks is code.
+
+    >>> prose("call `f(a < b)`")
+    'call <code>f(a &lt; b)</code>'
+    """
+    return joined(element("code", part) if i % 2 else part for i, part in enumerate(text.split("`")))
+
+
 def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, label: str) -> Html:
     """A table that scrolls by itself where it is wider than the page, and that `page.js` makes sortable.
 

@@ -33,6 +33,7 @@ from egm.report.plotting import (
 )
 
 MOST_ENTRIES, MOST_PANELS = 4, 9  # entries shown of one observable, and figures of all together
+LOWEST = 0.05  # share of the log-weights that is not resolved
 LETTERS = 16  # of a label beside an axis
 FEW = 8  # different values, each of which gets a tick
 MOMENTS, RANKS = 300, 400  # points of a curve
@@ -143,7 +144,7 @@ def weight_figures(run: Contents) -> list[Html]:
     largest, tail = relative[::-1], math.ceil(min(len(log_w) / 5, 3 * math.sqrt(len(log_w))))
     k, limit = pareto_k(log_w), pareto_k_limit(len(log_w))
     shown = np.unique(np.geomspace(1, min(len(ranks), 5 * tail), RANKS).round().astype(int)) - 1
-    low, high = np.quantile(relative, 0.01), relative[-1]
+    low, high = np.quantile(relative, LOWEST), relative[-1]
 
     def paint_histogram(axis: Any) -> None:
         edges = bin_edges(np.clip(relative, low, high))
@@ -165,7 +166,8 @@ def weight_figures(run: Contents) -> list[Html]:
     top = math.ceil(len(log_w) / 100)
     told = f"the largest weight holds {share[0]:.2%} of all, the largest {top} of {len(log_w)} {share[:top].sum():.2%}"
     tells = "k̂ could not be estimated" if math.isnan(k) else f"Pareto k̂ {k:.2f} (at most {limit:.2f} is wanted)"
-    spread = f"Log-weights, of standard deviation {relative.std():.3g}; a perfect sampler has 0 for all"
+    spread = f"Log-weights, of standard deviation {relative.std():.3g} (a perfect sampler has 0 for all); the lowest"
+    spread += f" {LOWEST:.0%} are in the first bins"
     return [
         draw(paint_histogram, alt=f"Histogram of log-weights of {run.name}, sd {relative.std():.3g}", caption=spread),
         draw(paint_ranks, alt=f"Pareto plot of {run.name}: {told}", caption=f"Largest weights: {told}. {tells}."),

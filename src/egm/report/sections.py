@@ -8,7 +8,7 @@ from typing import Any
 
 from egm.draws import UNSEEN
 from egm.report.contents import Contents
-from egm.report.markup import Cell, Html, Number, count, element, joined, table
+from egm.report.markup import Cell, Html, Number, count, element, joined, prose, table
 from egm.report.panels import LABELS, histograms, metric_figure, training_figures, weight_figures
 from egm.report.plotting import figures
 from egm.report.samples import sample_figures, symbol_table
@@ -22,8 +22,8 @@ def run_sections(run: Contents) -> Html:
     not_shown = f"{hidden} more entries are not shown." if hidden else None
     parts = [
         verdict(run),
-        *(element("p", remark, class_="note") for remark in run.remarks),
-        _section("Metrics", _metrics(run), _certificate(run), _observables(run)),
+        *(element("p", prose(remark), class_="note") for remark in run.remarks),
+        _section("Metrics", _metrics(run), _certificate(run), _chains(run), _observables(run)),
         _section("Energy and observables", figures(shown), _note(not_shown)),
         _section("Samples", figures(sample_figures(run)), symbol_table(run), _note(_as_drawn(run))),
         _section("Weights", figures(weight_figures(run))),
@@ -133,6 +133,24 @@ def _certificate(run: Contents) -> Html | None:
             table(["quantity", "value"], rows, label="What the weights say"),
         ]
     )
+
+
+def _chains(run: Contents) -> Html | None:
+    """What Markov chains have in the place of weights."""
+    outcome = run.config.get("outcome")
+    if not outcome:
+        return None
+    rows: list[list[Cell]] = [
+        [name, _with_error(d.get("mean"), d.get("stderr")), _number(d.get("r_hat"), 4), _number(d.get("ess"))]
+        for name, d in (outcome.get("diagnostics") or {}).items()
+    ]
+    text = (
+        f"{_text(outcome.get('kept'))} states of {_text(outcome.get('kernel'))} were kept, after"
+        f" {_text(outcome.get('warmup'))} steps of warm-up. Standard errors allow for their dependence; R-hat is near 1"
+        " where chains agree."
+    )
+    columns = ["quantity", "mean", "R-hat", "effective states"]
+    return joined([element("p", text), table(columns, rows, label="Diagnostics of the chains")])
 
 
 def _observables(run: Contents) -> Html | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from egm.report import markup
-from egm.report.markup import Grid, Html, count, element
+from egm.report.markup import Grid, Html, count, prose
 from egm.reproduce.comparison import QUANTITIES, Line, Spread, compare
 from egm.reproduce.definitions import Cell, Kind, Published, Table
 from egm.reproduce.records import Record, records_of
@@ -164,5 +164,4 @@ def markdown(grid: Grid) -> str:
 def html_table(grid: Grid, *, label: str) -> Html:
     """An HTML table; text between backticks is code."""
     columns, rows = grid
-    code = [[element("code", x[1:-1]) if len(x) > 1 and x[0] == x[-1] == "`" else x for x in row] for row in rows]
-    return markup.table(columns, code, label=label)
+    return markup.table(columns, [[prose(cell) for cell in row] for row in rows], label=label)
