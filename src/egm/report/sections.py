@@ -135,11 +135,15 @@ def _certificate(run: Contents) -> Html | None:
     )
 
 
+def _is_chain(run: Contents) -> bool:
+    return bool(run.config.get("outcome"))
+
+
 def _chains(run: Contents) -> Html | None:
     """What Markov chains have in the place of weights."""
-    outcome = run.config.get("outcome")
-    if not outcome:
+    if not _is_chain(run):
         return None
+    outcome = run.config["outcome"]
     rows: list[list[Cell]] = [
         [name, _with_error(d.get("mean"), d.get("stderr")), _number(d.get("r_hat"), 4), _number(d.get("ess"))]
         for name, d in (outcome.get("diagnostics") or {}).items()
@@ -164,7 +168,8 @@ def _observables(run: Contents) -> Html | None:
     if not rows:
         return None
     hidden = f" The first {MOST_LINES} of {len(rows)} are shown." if len(rows) > MOST_LINES else ""
-    text = f"Means of observables (weighted where there are weights) ± standard error.{hidden}"
+    error = "the spread of choices among the same states, which says nothing of the chains" if _is_chain(run) else ""
+    text = f"Means of observables (weighted where there are weights) ± {error or 'standard error'}.{hidden}"
     columns = ["observable", "draws", "reference"]
     return joined([element("p", text), table(columns, rows[:MOST_LINES], label="Means of observables")])
 
