@@ -11,8 +11,8 @@ from egm.cli.parsing import Count, Parser, Seed, documented
 from egm.report.write import SEED, N, write_report
 
 
-def report(argv: list[str]) -> int:
-    """Run `egm report` with these arguments."""
+def report_parser() -> Parser:
+    """Of `egm report`."""
     parser = Parser(
         "report",
         "Write one HTML file about a run, or about several side by side: a verdict, metrics beside their floors,\n"
@@ -30,7 +30,12 @@ def report(argv: list[str]) -> int:
     parser.add_argument("--target", type=str | None, help="module:function, for runs on an energy of your own")
     parser.add_argument("--reference", type=bool, default=True, help=told["reference"])
     parser.add_argument("--device", type=str, default="cpu", help="where to draw, cpu or cuda")
-    values, _ = parser.read(argv)
+    return parser
+
+
+def report(argv: list[str]) -> int:
+    """Run `egm report` with these arguments."""
+    values, _ = report_parser().read(argv)
     target = None if values.target is None else import_target(values.target)
     file = write_report(
         values.runs, values.out, target=target, n=values.n, seed=values.seed, device=values.device,
