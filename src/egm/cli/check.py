@@ -18,9 +18,9 @@ def check_parser() -> Parser:
     """Of `egm check`."""
     parser = Parser(
         "check",
-        "Look at an energy before training: shapes and batches, sign, NaN, scale and location, directions along\n"
-        "which the density cannot be normalised, gradients, symbols, speed. Takes seconds, trains nothing. The exit\n"
-        "code is 1 if there is a problem.\n\n"
+        "Look at an energy before training: shapes and batches, sign, NaN, scale and location, directions\n"
+        "along which the density cannot be normalised, gradients, symbols, speed. Takes seconds, trains\n"
+        "nothing. The exit code is 1 if there is a problem.\n\n"
         "  egm check my_module:make_target               a function of yours that returns an egm.Target\n"
         '  egm check "Ising(size=5, beta=0.4)"           a built-in target\n',
         usage="TARGET [options]",

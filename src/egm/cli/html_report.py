@@ -15,8 +15,8 @@ def report_parser() -> Parser:
     """Of `egm report`."""
     parser = Parser(
         "report",
-        "Write one HTML file about a run, or about several side by side: a verdict, metrics beside their floors,\n"
-        "histograms, samples, weights, training, cost and settings. It needs no network to be read.\n\n"
+        "Write one HTML file about a run, or about several side by side: a verdict, metrics beside their\n"
+        "floors, histograms, samples, weights, training, cost and settings. It needs no network to be read.\n\n"
         "  egm report runs/a                                  writes runs/a/report.html\n"
         "  egm report runs/a runs/b --out compared.html\n"
         "  egm report runs/c --target my_module:make_target   a run on an energy of your own\n",
