@@ -50,6 +50,16 @@ def loss(method, n=64, seed=0):
     return method.losses(starts, first=False, generator=generator)
 
 
+def simulated_log_weights(method, n=64, seed=0):
+    """Of paths that the sampler takes with the random numbers of `loss`."""
+    drawn = simulate(
+        lambda x, t: predict(method.network, method.processes, x, t), method.path, method.processes, n,
+        grid=method.grid, error=method.error, weigh=True, generator=torch.Generator().manual_seed(seed),
+        dtype=torch.float64,
+    )  # fmt: skip
+    return drawn.log_ratio - method.energy(drawn.state)
+
+
 @pytest.mark.parametrize("steps", [1, 7])
 def test_an_unsteered_motion_ends_in_the_reference_law(steps):
     """The network begins at zero: x_1 ~ N(0, I) on every grid, and for that target every path has the same weight."""
@@ -64,12 +74,7 @@ def test_weights_are_those_of_the_sampler():
     """The same random numbers give the same paths as `simulate`, and the same weights."""
     method = make(gaussian(mean=0.7, width=0.5), steps=6)
     perturb(method)
-    drawn = simulate(
-        lambda x, t: predict(method.network, method.processes, x, t), method.path, method.processes, 64,
-        grid=method.grid, error=method.error, weigh=True, generator=torch.Generator().manual_seed(0),
-        dtype=torch.float64,
-    )  # fmt: skip
-    log_w = drawn.log_ratio - gaussian(mean=0.7, width=0.5).energy(**drawn.state)  # type: ignore[operator]
+    log_w = simulated_log_weights(method)
     found = loss(method)
     assert float(found["elbo"]) == pytest.approx(float(log_w.mean()), abs=1e-5)  # errors are kept in float32
     assert float(found["ess"]) == pytest.approx(float(weight_ess(log_w)), abs=1e-5)
@@ -82,12 +87,7 @@ def test_centred_particles_have_the_same_weights():
     target = Target(particles, lambda x: 2.0 * x.square().sum((-1, -2)), name="trap")
     method = make(target, steps=4)
     perturb(method)
-    drawn = simulate(
-        lambda x, t: predict(method.network, method.processes, x, t), method.path, method.processes, 64,
-        grid=method.grid, error=method.error, weigh=True, generator=torch.Generator().manual_seed(0),
-        dtype=torch.float64,
-    )  # fmt: skip
-    log_w = drawn.log_ratio - target.energy(**drawn.state)  # type: ignore[operator]
+    log_w = simulated_log_weights(method)
     assert float(loss(method)["elbo"]) == pytest.approx(float(log_w.mean()), abs=1e-4)
 
 

@@ -1,23 +1,12 @@
-"""What adapters share: states with one leading axis, energies back in the batch's shape, and packages that may miss."""
+"""What adapters share: states with one leading axis, and energies back in the batch's shape."""
 
 from __future__ import annotations
-
-import importlib
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from egm.spaces import Space, State
 from egm.targets.base import EnergyError
-
-
-def needed(module: str, *, by: str, extra: str) -> ModuleType:
-    """A module of an extra; if it is missing, the error says how to install it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(f"{by} needs {module.partition('.')[0]}: pip install 'egm[{extra}]'") from error
 
 
 def flattened(space: Space, state: State) -> tuple[State, torch.Size]:

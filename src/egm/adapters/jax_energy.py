@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from egm.adapters.bridge import dtype_of, flattened, needed, one_each
+from egm.adapters.bridge import dtype_of, flattened, one_each
+from egm.extras import needed
 from egm.spaces import Space
 from egm.targets.base import Target
 
@@ -40,7 +41,7 @@ class JaxEnergy:
 
     def __init__(self, space: Space, energy: Callable[..., Any], *, batched: bool, by: str) -> None:
         self.space, self._by = space, by
-        self._jax: Any = needed("jax", by=by, extra="numpyro" if by == "from_numpyro" else "jax")
+        self._jax: Any = needed("jax", what=by, extra="numpyro" if by == "from_numpyro" else "jax")
         jax = self._jax
 
         def mapped(**state: Any) -> Any:

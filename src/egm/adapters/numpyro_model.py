@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from egm.adapters.bridge import flattened, needed
+from egm.adapters.bridge import flattened
 from egm.adapters.jax_energy import JaxEnergy
 from egm.adapters.sites import PRIOR_DRAWS, ModelTarget, Site, check_names, constraint_of, real_variable
+from egm.extras import needed
 from egm.spaces import Categorical, Space, State
 
 
@@ -36,9 +37,9 @@ def from_numpyro(
 
     The energy is minus the log of the joint density, so log Z is the log evidence.
     """
-    numpyro: Any = needed("numpyro", by="from_numpyro", extra="numpyro")
-    util: Any = needed("numpyro.infer.util", by="from_numpyro", extra="numpyro")
-    jax: Any = needed("jax", by="from_numpyro", extra="numpyro")
+    numpyro: Any = needed("numpyro", what="from_numpyro", extra="numpyro")
+    util: Any = needed("numpyro.infer.util", what="from_numpyro", extra="numpyro")
+    jax: Any = needed("jax", what="from_numpyro", extra="numpyro")
     keywords = dict(kwargs or {})
     name = getattr(model, "__name__", type(model).__name__)
     traces = [
@@ -95,7 +96,7 @@ def _discrete(key: str, node: Mapping[str, Any]) -> Site:
 
 
 def _continuous(node: Mapping[str, Any], prior: Any, loc: float | None, scale: float | None) -> Site:
-    distributions: Any = needed("numpyro.distributions", by="from_numpyro", extra="numpyro")
+    distributions: Any = needed("numpyro.distributions", what="from_numpyro", extra="numpyro")
     support = node["fn"].support
     bijection = distributions.biject_to(support)
     draws = np.asarray(bijection.inv(prior), dtype=np.float64)

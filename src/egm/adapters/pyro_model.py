@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.distributions import biject_to, constraints
 
-from egm.adapters.bridge import flattened, needed
+from egm.adapters.bridge import flattened
 from egm.adapters.sites import PRIOR_DRAWS, ModelTarget, Site, check_names, constraint_of, real_variable
+from egm.extras import needed
 from egm.spaces import Categorical, Space, State
 from egm.targets.base import EnergyError
 
@@ -40,7 +41,7 @@ def from_pyro(
 
     The energy is minus the log of the joint density, so log Z is the log evidence.
     """
-    pyro: Any = needed("pyro", by="from_pyro", extra="pyro")
+    pyro: Any = needed("pyro", what="from_pyro", extra="pyro")
     keywords = dict(kwargs or {})
     name = getattr(model, "__name__", type(model).__name__)
     with torch.random.fork_rng(), torch.no_grad():

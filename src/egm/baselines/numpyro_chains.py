@@ -30,6 +30,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from egm.extras import needed
 from egm.mcmc.run import PROGRESS_SECONDS, Chains
 from egm.spaces import Space, State
 from egm.targets.base import Target, raise_on_bad_energy
@@ -297,13 +298,8 @@ def _kernel(numpyro: Any, model: Callable[[], None], algorithm: Algorithm, traje
 
 
 def _import_numpyro() -> tuple[Any, Any]:
-    try:
-        import jax  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
-
-        # Asynchronous dispatch may wait for a thread that a callback holds; it has to be off before JAX first computes.
-        jax.config.update("jax_cpu_enable_async_dispatch", False)
-        import numpyro  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
-        import numpyro.infer  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise ImportError("mixed-hmc needs NumPyro and JAX: pip install 'egm[numpyro]'") from error
-    return jax, numpyro
+    jax = needed("jax", what="mixed-hmc", extra="numpyro")
+    # Asynchronous dispatch may wait for a thread that a callback holds; it has to be off before JAX first computes.
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    needed("numpyro.infer", what="mixed-hmc", extra="numpyro")
+    return jax, needed("numpyro", what="mixed-hmc", extra="numpyro")

@@ -6,12 +6,11 @@ from typing import Literal
 
 import torch
 
+from egm.build import make_target
 from egm.checking import check as inspect_target
 from egm.cli.own_target import import_target
 from egm.cli.parsing import Parser, Seed
 from egm.cli.tables import show
-from egm.expressions import evaluate
-from egm.registry import TARGETS
 
 
 def check_parser() -> Parser:
@@ -36,7 +35,7 @@ def check(argv: list[str]) -> int:
     """Run `egm check` with these arguments; 0 if there is no problem, 1 if there is."""
     values, _ = check_parser().read(argv)
     text: str = values.target
-    target = import_target(text) if ":" in text else evaluate(text, TARGETS, kind="a target")
+    target = import_target(text) if ":" in text else make_target(text)
     found = inspect_target(target, device=values.device, dtype=getattr(torch, values.dtype), seed=values.seed)
     if found.findings:
         show(repr(target), ["", "check", "what was found"], [[f.level, f.name, f.text] for f in found.findings])

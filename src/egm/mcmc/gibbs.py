@@ -43,6 +43,7 @@ class Gibbs(Kernel):
         if sites is not None and sites < 1:
             raise ValueError(f"sites must be at least 1, got {sites}")
         self.target, self.sites = target, sites
+        self._every = [(name, (site,)) for name in self.names for site in range(categorical[name].sites)]
         self.reset()
 
     def __repr__(self) -> str:
@@ -58,8 +59,7 @@ class Gibbs(Kernel):
             return [(name, sites) for name in self.names for sites in self.target.independent_sites(name)]
         if self._order is None:  # on the host from then on: the device is not waited for
             self._order = random.Random(int(torch.randint(2**62, (), generator=generator, device=generator.device)))
-        every = [(name, (site,)) for name in self.names for site in range(self.target.space.categorical[name].sites)]
-        return self._order.choices(every, k=self.sites)
+        return self._order.choices(self._every, k=self.sites)
 
     def step(
         self, latent: State, *, generator: torch.Generator, inverse_temperature: Tensor | float = 1.0

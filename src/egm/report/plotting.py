@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from egm.extras import needed
 from egm.report.markup import Html, element, joined
 
 Array = NDArray[np.float64]
@@ -40,10 +41,7 @@ SETTINGS = {
 
 def pyplot() -> Any:
     """matplotlib.pyplot, set up to write files that depend on nothing but what is drawn."""
-    try:
-        importlib.import_module("matplotlib").use("agg")  # an optional extra
-    except ImportError:
-        raise ValueError("figures need matplotlib; install it with: pip install 'egm[report]'") from None
+    needed("matplotlib", what="drawing figures", extra="report").use("agg")
     plt = importlib.import_module("matplotlib.pyplot")
     # text stays text, and the same records give the same file
     plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "egm", "font.size": 8, "axes.titlesize": 8})

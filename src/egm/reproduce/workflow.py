@@ -16,7 +16,7 @@ from typing import Any
 
 from egm.files import replacing
 from egm.report import markup
-from egm.report.markup import element
+from egm.report.markup import element, prose
 from egm.reproduce import figure_data, judge, records
 from egm.reproduce.definitions import Cell, Kind, Selection, Table
 from egm.reproduce.rendering import Shown, html_table, markdown
@@ -217,7 +217,7 @@ def write_table(plan: Plan, table: Table) -> tuple[Shown, list[str], list[Path]]
         title,
         element("h1", title),
         html_table(comparison, label=title),
-        *(element("p", text) for text in texts),
+        *(element("p", prose(text)) for text in texts),
         element("h2", "How the runs were made"),
         html_table(provenance, label="How the runs were made"),
     )
