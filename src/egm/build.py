@@ -241,7 +241,7 @@ def make_sampler(
             network = Preconditioned(symmetrise(body, declared), path)
             network = Scalar(network) if kind.network_is_energy else network
     if kind.network_is_energy:
-        network = EnergyScore(EnergyModel(network, path, target), path)
+        network = EnergyScore(EnergyModel(network, path, target), path, config["clip_estimate"])
     if is_locally_equivariant(network) and kind.sampler is Sampler:
         raise ValueError(f"a network of rates serves leaps and leaps-mcmc alone, not {config['method']}")
     t_min = config.get("t_min", kind.t_min)

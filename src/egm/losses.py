@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from egm.paths.gaussian import GaussianPath
 from egm.processes.base import DenoisingProcess, Process, generalised_kl
 from egm.processes.discrete_jump import DiscreteJump
 from egm.processes.jump import Jump
@@ -41,17 +42,26 @@ def real_loss(
     if kind == "generator":
         expected, found = (process.marginal(x_t, x_1, t).drift for x_1 in (estimate, prediction))
     else:
-        time = process.path.over_sites(t, x_t)
-        alpha, variance = process.path.alpha(time), process.path.variance(time)
-        total = alpha.square() + variance
-        expected, found = (
-            (x_1 - alpha / total * x_t) * (total / variance).sqrt() for x_1 in (estimate, variable.project(prediction))
-        )
+        middle, size = rescaling(process.path, x_t, t)
+        expected, found = ((x_1 - middle) / size for x_1 in (estimate, variable.project(prediction)))
     if clip is not None:
-        norm = expected.square().sum(axes, keepdim=True).sqrt() if axes else expected.abs()
-        expected = expected * (clip / norm.clamp(min=clip))
+        expected = cut(expected, clip, axes)
     error = (expected - found).square()
     return (error.sum(axes) if axes else error) / variable.dimension
+
+
+def rescaling(path: GaussianPath, x_t: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    """m = α_t x_t/v_t and s = σ_t/√v_t of the rescaled denoiser F = (x̂_1 − m)/s."""
+    time = path.over_sites(t, x_t)
+    alpha, variance = path.alpha(time), path.variance(time)
+    total = alpha.square() + variance
+    return alpha / total * x_t, (variance / total).sqrt()
+
+
+def cut(x: Tensor, limit: float, axes: tuple[int, ...]) -> Tensor:
+    """x, shortened along its direction where its norm over the axes is above the limit."""
+    norm = x.square().sum(axes, keepdim=True).sqrt() if axes else x.abs()
+    return x * (limit / norm.clamp(min=limit))
 
 
 def symbol_loss(

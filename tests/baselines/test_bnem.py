@@ -40,9 +40,38 @@ def test_the_exact_energy_gives_the_exact_denoiser(make):
         torch.testing.assert_close(found, oracle.prediction({"x": x}, time.expand(9))["x"])
 
 
-def test_centred_particles_stay_centred():
+def test_a_steep_energy_is_cut():
+    oracle = LabelledGaussians(VP, masses=(1.0,), means=(0.6,))  # type: ignore[arg-type]
+    steepness = 1.0
+
+    class Steep(torch.nn.Module):
+        def forward(self, state, t):
+            return oracle.energy(state, t) + steepness * state["x"].square()
+
+    def rescaled(x, clip, t):
+        time = torch.tensor(t, dtype=torch.float64)
+        network = EnergyScore(Steep(), oracle.path, clip)  # type: ignore[arg-type]
+        path = oracle.path["x"]
+        alpha, variance = path.alpha(time), path.variance(time)
+        total = alpha.square() + variance
+        return (network({"x": x}, time)["x"] - alpha / total * x) * (total / variance).sqrt()
+
+    x = torch.linspace(-2, 2, 9, dtype=torch.float64)
+    for t in (0.1, 0.5, 0.9):
+        torch.testing.assert_close(rescaled(x, 1e9, t), rescaled(x, None, t))
+        steepness = 1e4
+        free, cut = rescaled(x, None, t), rescaled(x, 20.0, t)
+        assert float(free.abs().max()) > 100
+        torch.testing.assert_close(cut, free.clamp(-20, 20))
+        steepness = 1.0
+
+
+@pytest.mark.parametrize("network", ["EGNN(width=8, depth=1)", "MLP(width=8)"])
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_centred_particles_stay_centred(network, clip):
     target = DW4()
-    sampler = egm.fit(target, "bnem", steps=2, device="cpu", progress=False, network="EGNN(width=8, depth=1)", **SMALL)
+    given = {"network": network, "clip_estimate": clip, **SMALL}
+    sampler = egm.fit(target, "bnem", steps=2, device="cpu", progress=False, **given)
     (x,) = sampler.sample(10, seed=0).state.values()
     assert float(x.mean(1).abs().max()) < 1e-5
     assert list(sampler.modules()) == ["network", "error"]

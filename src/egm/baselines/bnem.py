@@ -6,7 +6,9 @@ denoiser that a diffusion follows is
 
     x̂_1(x_t) = (x_t − σ_t² ∇E^φ_t(x_t))/α_t,
 
-so every step of a simulation takes the gradient of E^φ. Real variables alone: symbols have no gradient.
+so every step of a simulation takes the gradient of E^φ. Real variables alone: symbols have no gradient. Where E^φ is
+wrong its gradient may throw draws far out, and E^φ is then trained there: `clip_estimate` cuts the norm of the
+rescaled denoiser (`egm.losses`) and ends that.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from torch import Tensor, nn
 
 from egm.denoiser_error import DenoiserError
 from egm.energy_model import EnergyModel
+from egm.losses import cut, rescaling
 from egm.methods.base import Method
 from egm.methods.egm import EGM
 from egm.methods.egm_options import EGMOptions
@@ -30,11 +33,11 @@ from egm.train.guard import EnergyGuard
 
 
 class EnergyScore(nn.Module):
-    """A denoiser made of E^φ, for real variables."""
+    """A denoiser made of E^φ, for real variables; the norm of its rescaled form is cut at `clip`."""
 
-    def __init__(self, energy: EnergyModel, path: ProductPath) -> None:
+    def __init__(self, energy: EnergyModel, path: ProductPath, clip: float | None = None) -> None:
         super().__init__()
-        self.energy, self._path = energy, path
+        self.energy, self._path, self._clip = energy, path, clip
 
     def forward(self, state: State, t: Tensor) -> State:
         """E[x_1 | x_t] of every variable; the gradient with respect to parameters is not kept."""
@@ -45,11 +48,18 @@ class EnergyScore(nn.Module):
         variables = self._path.space.real
         scores = {name: -variables[name].project(g) for name, g in zip(leaves, gradients, strict=True)}
         paths = {name: cast(GaussianPath, self._path[name]) for name in state}
-        return {name: paths[name].denoised_by_score(x, scores[name], t, t) for name, x in state.items()}
+        found = {name: paths[name].denoised_by_score(x, scores[name], t, t) for name, x in state.items()}
+        if self._clip is None:
+            return found
+        for name, x_1 in found.items():
+            middle, size = rescaling(paths[name], state[name], t)
+            axes = tuple(range(-len(variables[name].latent_shape), 0))
+            found[name] = middle + size * cut((x_1 - middle) / size, self._clip, axes)
+        return found
 
 
 class BNEM(EGM):
-    """The energy's part of EGM-BS; of its options those of the sampler's loss have no effect."""
+    """The energy's part of EGM-BS; of the options of the sampler's loss `clip_estimate` alone has an effect."""
 
     def __init__(
         self,
