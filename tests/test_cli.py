@@ -113,7 +113,7 @@ def test_options_go_over_a_recipe():
     assert notes["concurrent"] == 2
     assert notes["paper"] == {"e_w1": [0.33, 0.02], "x_w2": [0.63, 0.1]}
     assert notes["overrides"] == {
-        **{"batch_size": 8, "energy_network": "MLP(width=8)", "evaluation_size": 20, "learning_rate": 0.00123},
+        **{"batch_size": 8, "evaluation_size": 20, "learning_rate": 0.00123},
         **{"network": "MLP(width=8)", "paths.v": "VP", "proposals": 4, "refresh": 16, "sample_steps": 4},
         "time_limit": 0.2,
     }

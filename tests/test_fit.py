@@ -15,17 +15,17 @@ from egm.build import split_options
 from egm.methods.egm_options import EGMOptions
 from egm.paths import VE, CondOT, Cosine, Masked, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow, Jump, Superposition
-from egm.targets import JointMoG
+from egm.targets import Ising, JointMoG
 from egm.train.options import TrainingOptions
 from egm.train.trainer import Trainer
-from training import SMALL, assert_same, assert_same_runs, interrupt_during, own_target, state_of
+from training import SMALL_BS, assert_same, assert_same_runs, interrupt_during, own_target, small, state_of
 
-PLAIN: dict[str, Any] = {key: value for key, value in SMALL.items() if "network" not in key}
+PLAIN: dict[str, Any] = {key: value for key, value in SMALL_BS.items() if "network" not in key}
 HINTS = {name: hint for group in (TrainingOptions, EGMOptions) for name, hint in get_type_hints(group).items()}
 
 
 def fit(method="egm", *, target=None, steps=2, **options):
-    return egm.fit(target or JointMoG(dim=2), method, steps=steps, **{**SMALL, **options})
+    return egm.fit(target or JointMoG(dim=2), method, steps=steps, **{**small(method), **options})
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_a_run_of_ones_own_energy_says_how_to_go_on_in_python(tmp_path, monkeypa
 
 def test_a_run_of_ones_own_network_says_how_to_go_on_in_python(tmp_path, monkeypatch, capsys):
     interrupt_during(monkeypatch, 1)
-    egm.fit(JointMoG(dim=2), "egm", steps=5, out=tmp_path, **PLAIN, network=OwnNetwork())
+    egm.fit(JointMoG(dim=2), "egm", steps=5, out=tmp_path, **{**small("egm"), "network": OwnNetwork()})
     assert f"egm.resume('{tmp_path}', network=...)" in capsys.readouterr().out
 
 
@@ -288,7 +288,7 @@ def test_bootstrapping_a_continuous_jump_is_refused():
 
 
 def test_sixty_seconds_unless_told(untrained):
-    sampler = egm.fit(JointMoG(dim=2), "egm", **SMALL)
+    sampler = egm.fit(JointMoG(dim=2), "egm", **small("egm"))
     assert (sampler.config["steps"], sampler.config["time_limit"]) == (None, 60.0)
     assert (
         egm.fit(JointMoG(dim=2), network="MLP(width=8)", device="cpu", progress=False, steps=3).config["method"]
@@ -407,3 +407,23 @@ def test_unknown_options_suggest_the_nearest():
 def test_defaults_pass_their_own_checks():
     defaults = {f.name: f.default for group in (TrainingOptions, EGMOptions) for f in dataclasses.fields(group)}
     assert split_options("egm-bs", defaults) == (TrainingOptions(), EGMOptions())
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("egm", {"epsilon": 0.1}, "epsilon is an option of egm-bs, bnem, not of egm"),
+        ("idem", {"energy_ema": 0.5}, "energy_ema is an option of egm-bs, bnem, not of idem"),
+        ("bnem", {"real_loss": "generator"}, "real_loss is an option of egm, egm-bs, iefm, idem, not of bnem"),
+        ("egm", {"energy_network": "MLP(width=8)"}, "energy_network is a part of egm-bs, not of egm: leave it out"),
+        ("bnem", {"energy_network": "MLP(width=8)"}, "not of bnem: its network is the energy, pass it as network="),
+    ],
+)
+def test_what_a_method_would_not_look_at_is_refused(method, options, message):
+    with pytest.raises(ValueError, match=message):
+        egm.fit(own_target(), method, steps=1, device="cpu", progress=False, **options)
+
+
+def test_iefm_is_about_reals():
+    with pytest.raises(ValueError, match=r"iefm is about real variables .* use method='egm'"):
+        egm.fit(Ising(3, 0.4), "iefm", steps=1, device="cpu", progress=False)

@@ -19,7 +19,7 @@ from egm.paths import Masked, ProductPath, Uniform
 from egm.spaces import Categorical, Real, Space
 from egm.variables import Categorical as Variable
 from network_cases import BODIES, build, draw
-from training import SMALL, make_trainer
+from training import make_trainer, small
 
 SPACE = Space(s=Categorical(3, shape=(2, 2)), k=Categorical((2, 200), shape=2), x=Real(2))
 
@@ -189,7 +189,7 @@ def test_users_see_int64(method, make):
     network = make()
     extra = {"energy_network": network if make is Watching else Scalar(network)} if method == "egm-bs" else {}
     target = egm.Target(Space(s=Categorical(2, shape=3)), energy)
-    shared = {name: value for name, value in SMALL.items() if name != "energy_network"}
+    shared = {name: value for name, value in small(method).items() if name != "energy_network"}
     egm.fit(target, method=method, steps=8, **{**shared, **extra})
     assert seen == {torch.int64}
     assert network.seen == ({torch.int64} if method == "egm-bs" else set())

@@ -8,12 +8,11 @@ from cli_cases import ISING, TINY, TINY_SP, config_of, results_of
 from egm.cli import main
 from egm.networks import MLP, LatticeConv, Symmetrised
 from egm.targets import Ising, JointMoG, Potts
-from training import SMALL, SMALL_SP
+from training import small
 
 
 def fit(method="egm-sp", target=None, **options):
-    small = SMALL_SP if method == "egm-sp" else SMALL
-    return egm.fit(target or Ising(3, 0.4), method, **{**small, "steps": 8, "learning_rate": 0.02, **options})
+    return egm.fit(target or Ising(3, 0.4), method, **{**small(method), "steps": 8, "learning_rate": 0.02, **options})
 
 
 def flip_error(network):

@@ -12,10 +12,10 @@ from egm.networks import Symmetrised
 from egm.targets import Ising, JointMoG
 from egm.train.trainer import Trainer
 from test_fit import OwnNetwork
-from training import SMALL, SMALL_SP, SPACES, assert_same
+from training import SMALL, SMALL_BS, SMALL_SP, SPACES, assert_same
 
 PLAIN: dict[str, Any] = {name: value for name, value in SMALL_SP.items() if name != "network"}
-PLAIN_EGM: dict[str, Any] = {name: value for name, value in SMALL.items() if name != "network"}
+PLAIN_BS: dict[str, Any] = {name: value for name, value in SMALL_BS.items() if name != "network"}
 STILL = {"learning_rate": 1e-30}  # steps that go nowhere
 
 
@@ -136,7 +136,7 @@ def test_methods_follow_each_other(symmetries):
     """With the symmetries of the start, whatever the second method's default is."""
     begun = egm.fit(Ising(3, 0.4), "egm", steps=1, symmetries=symmetries, **SMALL)
     second = egm.fit(Ising(3, 0.4), "egm-sp", steps=1, seed=1, start=begun, **PLAIN)
-    third = egm.fit(Ising(3, 0.4), "egm-bs", steps=1, seed=2, start=second, **PLAIN_EGM)
+    third = egm.fit(Ising(3, 0.4), "egm-bs", steps=1, seed=2, start=second, **PLAIN_BS)
     for sampler in (begun, second, third):
         assert sampler.config["symmetries"] is symmetries
         assert isinstance(sampler.network.body, Symmetrised) is symmetries

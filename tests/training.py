@@ -23,14 +23,18 @@ SPACES = {
 #: a run of milliseconds a step, whose intervals share no factor
 TINY: dict[str, Any] = {
     **{"batch_size": 8, "proposals": 4, "inner_steps": 6, "refresh": 16, "buffer": 40, "sample_steps": 4},
-    **{"log_every": 7, "checkpoint_every": 10, "ema_start": 0.5, "energy_ema_start": 0.3, "evaluation_size": 20},
-    "energy_target": "direct",
+    **{"log_every": 7, "checkpoint_every": 10, "ema_start": 0.5, "evaluation_size": 20},
 }
-NETWORKS: dict[str, Any] = {"network": "MLP(width=8)", "energy_network": "MLP(width=8)"}
-SMALL = {**TINY, **NETWORKS, "device": "cpu", "progress": False}
-#: the same for EGM-SP, which has none of the options of EGM
-EGM_ONLY = ("proposals", "energy_target", "energy_ema_start", "energy_network")
-SMALL_SP = {name: value for name, value in SMALL.items() if name not in EGM_ONLY}
+TINY_BS: dict[str, Any] = {**TINY, "energy_target": "direct", "energy_ema_start": 0.3}
+#: the same with networks, for EGM, EGM-BS and EGM-SP
+SMALL: dict[str, Any] = {**TINY, "network": "MLP(width=8)", "device": "cpu", "progress": False}
+SMALL_BS: dict[str, Any] = {**SMALL, **TINY_BS, "energy_network": "MLP(width=8)"}
+SMALL_SP: dict[str, Any] = {name: value for name, value in SMALL.items() if name != "proposals"}
+
+
+def small(method: str) -> dict[str, Any]:
+    """The options of one of the three, as for `egm.fit`."""
+    return {"egm-bs": SMALL_BS, "egm-sp": SMALL_SP}.get(method, SMALL)
 
 
 class Recorder(Silent):
@@ -61,12 +65,13 @@ def make_trainer(
     **options: Any,
 ) -> Trainer:
     """The trainer that `egm.fit` makes, with a progress and an evaluation of one's own."""
-    shared = TINY if method != "egm-sp" else {name: value for name, value in TINY.items() if name not in EGM_ONLY}
+    shared = {name: value for name, value in (TINY_BS if method == "egm-bs" else TINY).items() if name in small(method)}
     split = split_options(method, {**shared, **options})
     path = make_path(target.space, {})
     chosen = make_processes(path, {})
     config = make_config(
-        target, method=method, source=None, path=path, chosen=chosen, **NETWORKS,
+        target, method=method, source=None, path=path, chosen=chosen,
+        network="MLP(width=8)", energy_network="MLP(width=8)",
         options=split,
         steps=steps, time_limit=time_limit, seed=seed, device=device, dtype="float32", notes={},
     )  # fmt: skip

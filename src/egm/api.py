@@ -32,7 +32,7 @@ from egm.evaluation import quick_scores
 from egm.expressions import describe, nearest
 from egm.paths.product import AnyPath
 from egm.processes.base import Process
-from egm.registry import METHOD_NAMES, METHODS
+from egm.registry import METHOD_NAMES, METHODS, MethodKind
 from egm.sampler import Sampler
 from egm.start import Start
 from egm.targets.base import Target
@@ -122,6 +122,7 @@ def fit(
     if steps is None and time_limit is None:
         time_limit = DEFAULT_SECONDS
     kind = METHODS[method]
+    _check_parts(method, kind, target, energy_network)
     path = make_path(target.space, paths or {}, reals=kind.path, symbols=kind.symbol_path)
     chosen = make_processes(path, processes or {}, default=kind.process)
     config = make_config(
@@ -293,6 +294,15 @@ def _train(trainer: Trainer) -> Sampler:
             print(f"\n{what}; continue with: {command}")
     trainer.sampler.network.eval()
     return trainer.sampler
+
+
+def _check_parts(method: str, kind: MethodKind, target: Target, energy_network: nn.Module | str | None) -> None:
+    """Raise for what the method would not look at."""
+    if energy_network is not None and not kind.learns_energy:
+        own = "its network is the energy, pass it as network=" if kind.network_is_energy else "leave it out"
+        raise ValueError(f"energy_network is a part of egm-bs, not of {method}: {own}")
+    if kind.needs_reals and not target.space.real:
+        raise ValueError(f"{method} is about real variables and {target!r} has none; use method='egm'")
 
 
 def _limits(steps: int | None, time_limit: float | None) -> dict[str, Any]:

@@ -138,9 +138,9 @@ def default_energy_body(space: Space) -> str:
 
 def split_options(method: str, options: Mapping[str, Any]) -> tuple[TrainingOptions, Any]:
     """Keyword options as those of the loop and those of the method; unknown names suggest the nearest one."""
-    own = METHODS[method].options
-    chosen = options_by_group(method, (TrainingOptions, own), {**METHODS[method].defaults, **options})
-    return TrainingOptions(**chosen[TrainingOptions]), own(**chosen[own])
+    kind = METHODS[method]
+    chosen = options_by_group(method, (TrainingOptions, kind.options), {**kind.defaults, **options})
+    return TrainingOptions(**chosen[TrainingOptions]), kind.options(**chosen[kind.options])
 
 
 def options_by_group(method: str, groups: tuple[type, ...], options: Mapping[str, Any]) -> dict[type, dict[str, Any]]:
@@ -149,16 +149,18 @@ def options_by_group(method: str, groups: tuple[type, ...], options: Mapping[str
     chosen: dict[type, dict[str, Any]] = {group: {} for group in groups}
     for name, value in options.items():
         known = nearest(name, names, kind="an option")
-        if names[known] not in chosen:
-            raise ValueError(f"{known} is an option of {', '.join(_methods_with(names[known]))}, not of {method}")
+        known_to = _methods_with(names[known], known)
+        if method not in known_to:
+            raise ValueError(f"{known} is an option of {', '.join(known_to)}, not of {method}")
         chosen[names[known]][known] = checked_option(known, value, get_type_hints(names[known])[known])
     return chosen
 
 
-def _methods_with(group: type) -> list[str]:
+def _methods_with(group: type, option: str) -> list[str]:
     if group is ChainOptions:
         return list(CHAIN_METHODS)
-    return [method for method, kind in METHODS.items() if group in (kind.options, TrainingOptions)]
+    having = {name: kind for name, kind in METHODS.items() if group in (kind.options, TrainingOptions)}
+    return [name for name, kind in having.items() if option not in kind.ignores]
 
 
 def checked_option(name: str, value: Any, hint: Any) -> Any:
@@ -260,7 +262,7 @@ def make_method(config: Mapping[str, Any], sampler: Sampler, *, energy_network: 
     if sampler.target is None:
         raise ValueError("training needs the target")
     kind = METHODS[config["method"]]
-    _, options = split_options(config["method"], {f.name: config[f.name] for f in dataclasses.fields(kind.options)})
+    options = kind.options(**{f.name: config[f.name] for f in dataclasses.fields(kind.options)})
     parts = (EnergyGuard(sampler.target), sampler.path, sampler.processes, sampler.network)
     given: dict[str, Any] = {"error": sampler.error, "options": options}
     if kind.learns_energy:

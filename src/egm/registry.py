@@ -36,6 +36,8 @@ class MethodKind:
         learns_energy: whether it trains E^φ beside the sampler's network.
         network_is_energy: whether the sampler's network is E^φ itself.
         t_min: the time at which simulations begin, where that is not an option.
+        ignores: options of its class that mean nothing to it; they are refused.
+        needs_reals: whether there is nothing to it without real variables.
     """
 
     about: str
@@ -50,14 +52,26 @@ class MethodKind:
     learns_energy: bool = False
     network_is_energy: bool = False
     t_min: float | None = None
+    ignores: tuple[str, ...] = ()
+    needs_reals: bool = False
 
 
+BOOTSTRAP = (
+    *("epsilon", "bootstrap", "sites", "energy_target", "energy_learning_rate", "energy_ema", "energy_ema_start"),
+    *("clip_energy", "forward_looking"),
+)
+SAMPLER_LOSS = (
+    *("estimator", "real_loss", "symbol_loss", "lambda_disc", "lambda_cont", "time_weight", "bootstrap", "sites"),
+    *("energy_learning_rate", "forward_looking"),
+)
 LEAPS: dict[str, Any] = {
     **{"method": Leaps, "options": LeapsOptions, "defaults": TRAINING},
     **{"symbol_path": "Uniform", "network": default_network, "sampler": LeapsSampler, "t_min": 0.0},
 }
 METHODS: dict[str, MethodKind] = {
-    "egm": MethodKind("importance sampling of the generator by proposals of the end point", EGM, EGMOptions),
+    "egm": MethodKind(
+        "importance sampling of the generator by proposals of the end point", EGM, EGMOptions, ignores=BOOTSTRAP
+    ),
     "egm-bs": MethodKind(
         "the same by proposals a short time ahead, weighted by a learned intermediate energy",
         EGM,
@@ -75,13 +89,14 @@ METHODS: dict[str, MethodKind] = {
         t_min=0.0,  # path weights have no singular times
     ),
     "iefm": MethodKind("baseline iEFM: EGM with a flow on the conditional optimal transport path", EGM, EGMOptions,
-                       process="Flow"),
+                       process="Flow", ignores=BOOTSTRAP, needs_reals=True),
     "idem": MethodKind(
         "baseline iDEM: EGM on the variance exploding path, averaging the target's score",
         EGM,
         EGMOptions,
         {"estimator": "scores", "proposal": "flat"},
         path="VE",
+        ignores=BOOTSTRAP,
     ),
     "bnem": MethodKind(
         "baseline BNEM: a learned intermediate energy alone, whose gradient is the sampler's score",
@@ -89,6 +104,7 @@ METHODS: dict[str, MethodKind] = {
         EGMOptions,
         path="VE",
         network_is_energy=True,
+        ignores=SAMPLER_LOSS,
     ),
     "pis": MethodKind(
         "baseline PIS: gradients of the evidence lower bound through the simulation of a controlled Brownian motion",

@@ -9,7 +9,7 @@ import torch
 import egm
 from egm.registry import METHODS
 from egm.targets import Funnel, Ising, JointMoG
-from training import SMALL, assert_same_runs, interrupt_during
+from training import SMALL_SP, assert_same_runs, interrupt_during
 
 BASELINES = ("iefm", "idem", "bnem", "pis")
 RUN = {"steps": 23, "seed": 3, "evaluate_every": 9}
@@ -19,7 +19,7 @@ OWN = {
     "idem": {"proposals": 4},
     "bnem": {"proposals": 4, "energy_target": "direct", "energy_ema_start": 0.3},
 }
-LOOP = {k: v for k, v in SMALL.items() if k not in ("proposals", "energy_target", "energy_ema_start", "energy_network")}
+LOOP = SMALL_SP
 
 
 def fit(method, target=None, **options):

@@ -29,7 +29,7 @@ from egm.train.trainer import LAST_PART
 from egm_cases import ORACLES, Constant, seeded
 from marginals import LabelledGaussians, TinyIsing
 from stats import assert_counts, assert_mean
-from training import SMALL, SPACES, assert_same, assert_same_runs, interrupt_during, metrics_of, state_of
+from training import SMALL_SP, SPACES, assert_same, assert_same_runs, interrupt_during, metrics_of, state_of
 
 DOUBLE = torch.float64
 INF = math.inf
@@ -444,7 +444,7 @@ def test_state_is_saved_and_loaded():
 
 
 #: a run of milliseconds a step, without the options of EGM
-TINY = {k: v for k, v in SMALL.items() if k not in ("proposals", "energy_target", "energy_ema_start", "energy_network")}
+TINY = SMALL_SP
 RUN: dict[str, Any] = {**TINY, "steps": 40}
 
 

@@ -10,7 +10,7 @@ import egm
 from egm.targets.base import EnergyError
 from egm.train.run_directory import RunDirectory
 from egm.train.trainer import Diverged
-from training import SMALL, SPACES, assert_same_runs, double_well, make_trainer, metrics_of, own_target, state_of
+from training import SMALL, SPACES, assert_same_runs, double_well, make_trainer, metrics_of, own_target, small, state_of
 
 STEPS = 40
 NAN, INF = float("nan"), float("inf")
@@ -37,10 +37,10 @@ class Spoiled:
 def test_training_stops_keeps_the_last_good_checkpoint_and_can_go_on(tmp_path, bad, method):
     """Once the energy is repaired, the run ends as if nothing had happened."""
     whole, run = tmp_path / "whole", tmp_path / "run"
-    egm.fit(own_target(), method, steps=STEPS, out=whole, **SMALL)
+    egm.fit(own_target(), method, steps=STEPS, out=whole, **small(method))
     spoiled = Spoiled(bad, 5 + 26)  # five calls by the check; the 27th step is the first to see it
     with pytest.raises(EnergyError) as error:
-        egm.fit(own_target(spoiled), method, steps=STEPS, out=run, **SMALL)
+        egm.fit(own_target(spoiled), method, steps=STEPS, out=run, **small(method))
     # The state that the message shows is the very one.
     assert f"the energy is {bad} at the state x=" in str(error.value)
     shown = float(re.findall(r"x=\[([-+.e0-9]+)\]", str(error.value))[0])
@@ -173,7 +173,7 @@ def test_walls_train_without_nan(tmp_path, kind, method):
         return value
 
     target = egm.Target(space, energy)
-    sampler = egm.fit(target, method, steps=60, out=tmp_path, **SMALL)
+    sampler = egm.fit(target, method, steps=60, out=tmp_path, **small(method))
     state = state_of(tmp_path)
     for module in state["modules"].values():
         assert all(bool(torch.isfinite(x).all()) for x in module.values())

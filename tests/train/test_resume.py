@@ -11,6 +11,7 @@ from egm.train.run_directory import RunDirectory
 from egm.train.trainer import Trainer
 from training import (
     SMALL,
+    SMALL_BS,
     SPACES,
     Recorder,
     assert_same,
@@ -19,11 +20,13 @@ from training import (
     make_trainer,
     metrics_of,
     own_target,
+    small,
     state_of,
 )
 
 STEPS = 40
-RUN: dict[str, Any] = {**SMALL, "steps": STEPS, "evaluate_every": 16}
+LENGTH: dict[str, Any] = {"steps": STEPS, "evaluate_every": 16}
+RUN: dict[str, Any] = {**SMALL_BS, **LENGTH}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +37,7 @@ def whole(tmp_path_factory):
     def run(space: str, method: str):
         if (space, method) not in made:
             made[space, method] = folder / f"{space}-{method}"
-            egm.fit(SPACES[space](), method, out=made[space, method], **RUN)
+            egm.fit(SPACES[space](), method, out=made[space, method], **small(method), **LENGTH)
         return made[space, method]
 
     return run
@@ -48,7 +51,7 @@ def whole(tmp_path_factory):
 def test_interrupted_runs_resume_bit_by_bit(tmp_path, monkeypatch, capsys, whole, space, method, stops):
     reference = whole(space, method)
     interrupt_during(monkeypatch, *stops)
-    sampler = egm.fit(SPACES[space](), method, out=tmp_path, **RUN)
+    sampler = egm.fit(SPACES[space](), method, out=tmp_path, **small(method), **LENGTH)
     for stop in stops:
         assert state_of(tmp_path)["step"] == stop
         assert f"egm train --resume {tmp_path}" in capsys.readouterr().out
@@ -182,7 +185,7 @@ def test_a_finished_run_can_be_extended(tmp_path):
 
 
 def test_a_finished_run_is_resumed_as_it_is(tmp_path):
-    egm.fit(SPACES["mixed"](), "egm", out=tmp_path, **RUN)
+    egm.fit(SPACES["mixed"](), "egm", out=tmp_path, **SMALL, **LENGTH)
     lines, state = metrics_of(tmp_path), state_of(tmp_path)
     egm.resume(tmp_path, progress=False)
     assert metrics_of(tmp_path) == lines

@@ -14,7 +14,7 @@ import yaml
 import egm
 from egm.train import run_directory as module
 from egm.train.run_directory import RunDirectory, commit, environment, hardware
-from training import SMALL, SPACES
+from training import SMALL, SMALL_BS, SPACES
 
 FILES = ["checkpoint.pt", "config.yaml", "environment.json", "metrics.csv", "model.safetensors", "status.json"]
 
@@ -24,7 +24,7 @@ def finished(tmp_path_factory):
     """A run that is only looked at."""
     folder = tmp_path_factory.mktemp("run")
     notes = {"recipe": None, "numbers": [1, 2.5], "words": "β = 0.4"}
-    egm.fit(SPACES["mixed"](), "egm-bs", steps=3, seed=4, out=folder, notes=notes, **SMALL)
+    egm.fit(SPACES["mixed"](), "egm-bs", steps=3, seed=4, out=folder, notes=notes, **SMALL_BS)
     return folder
 
 

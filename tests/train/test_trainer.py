@@ -13,7 +13,7 @@ from egm.methods.base import T_MAX
 from egm.sampler import Sampler
 from egm.train.buffer import ReplayBuffer
 from egm.train.run_directory import RunDirectory
-from training import SMALL, SPACES, TINY, Recorder, assert_same, make_trainer
+from training import SPACES, TINY, Recorder, assert_same, make_trainer, small
 
 CHECK_CALLS = 24 + 24 + 1 + 24 + 1  # what Target.check asks for
 
@@ -216,7 +216,7 @@ def test_every_energy_is_counted_and_nothing_else(tmp_path, space, method):
     """Each step asks for batch × K energies; E^φ asks for none, but for the terms of a lattice that it looks at."""
     target = SPACES[space]()
     target.energy_calls = 1000  # of an earlier run with the same target
-    egm.fit(target, method, steps=14, evaluate_every=7, out=tmp_path, **SMALL)
+    egm.fit(target, method, steps=14, evaluate_every=7, out=tmp_path, **small(method))
     batch, count = TINY["batch_size"], TINY["proposals"]
     each, once = batch * count, batch * count if method == "egm-bs" else 0  # the first step finds the units of E^φ
     if method == "egm-bs" and target.has_partial_energy:
