@@ -66,8 +66,8 @@ class FlatTokens(nn.Module):
     def factors(self, state: State, batch: torch.Size, weight: Tensor) -> list[tuple[Tensor, Tensor, Tensor | None]]:
         """weight [width, features] times the embedded symbols, as x Aᵀ + b: (x, A, b) for each categorical variable.
 
-        Of few symbols, the product of weight and embedding is made for each of them once, as its difference to that of
-        the mask: a state is then one number for each symbol of each site, fewer than its embedding has.
+        Few symbols enter `by_symbol`: a state is then one number for each symbol of each site, fewer than its
+        embedding has.
         """
         parts: list[tuple[Tensor, Tensor, Tensor | None]] = []
         shares = weight.split([TOKEN_FEATURES * sites for sites in self.sites.values()], 1)
@@ -77,14 +77,22 @@ class FlatTokens(nn.Module):
             if n > TOKEN_FEATURES:
                 parts.append((table(x).flatten(-2), own, None))
                 continue
-            each = own.unflatten(1, (sites, TOKEN_FEATURES)) @ embedding.T  # [width, sites, n + 1]
-            hidden = each[..., n]
             present = one_hot(x, n, working_dtype(weight))
-            matrix = (each[..., :n] - hidden[..., None]).flatten(1)
+            matrix, hidden = by_symbol(own, embedding)
             if (more := present.shape[-1] - matrix.shape[-1]) > 0:
                 matrix = pad(matrix, (0, more))
-            parts.append((present, matrix, hidden.sum(1)))
+            parts.append((present, matrix, hidden))
         return parts
+
+
+def by_symbol(weight: Tensor, embedding: Tensor) -> tuple[Tensor, Tensor]:
+    """weight [width, 4 · sites] times embedded symbols, as A x + b with x their `one_hot`: (A, b).
+
+    A [width, n · sites] holds each symbol's share as its difference to that of the mask, b [width] that of masks alone.
+    """
+    each = weight.unflatten(1, (-1, TOKEN_FEATURES)) @ embedding.T  # [width, sites, n + 1]
+    hidden = each[..., -1]
+    return (each[..., :-1] - hidden[..., None]).flatten(1), hidden.sum(1)
 
 
 class FlatReals(nn.Module):

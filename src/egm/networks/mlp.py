@@ -13,16 +13,28 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, silu
 
+from egm.kernels import attempt
 from egm.networks.base import Body, Head, not_negative, positive
-from egm.networks.embeddings import TIME_FEATURES, FlatReals, FlatTokens, TimeEmbedding, join
+from egm.networks.embeddings import (
+    TIME_FEATURES,
+    TOKEN_FEATURES,
+    FlatReals,
+    FlatTokens,
+    TimeEmbedding,
+    by_symbol,
+    join,
+    working_dtype,
+)
 from egm.networks.fused import add_silu
 from egm.spaces import Space, State
 
+KERNELS = "egm.networks.perceptron_kernels"
 REAL_FEATURES = 64
 MANY_STATES = 4096  # from which on it pays to take the first layer's matrix apart on a CPU
 
@@ -44,11 +56,34 @@ class MLP(Body):
 
     def forward(self, state: State, t: Tensor) -> State:
         batch = self.batch_shape(state, t)
+        if (scalar := self._in_one_pass(state, t, batch)) is not None:
+            return dict.fromkeys(self.outputs, scalar)
         h = first_layer(self.first, self.tokens, state, batch, self.reals(state, batch))
         h = add_silu(h, self.first_time(self.time(t)))
         for layer in self.hidden:
             h = silu(layer(h), inplace=True)
         return {name: head(h) for name, head in zip(self.outputs, self.heads, strict=True)}
+
+    def _in_one_pass(self, state: State, t: Tensor, batch: torch.Size) -> Tensor | None:
+        """The one scalar of states of symbols by one kernel, [...]; None where none serves, or with gradients."""
+        rounded = working_dtype(self.first.weight) == torch.bfloat16 and not torch.is_grad_enabled()
+        alone = list(self.outputs.values()) == [()] and list(self.space) == list(self.tokens.sites)[:1]
+        if not (rounded and alone and t.shape == batch[len(batch) - t.ndim :]):
+            return None
+        ((name, sites),) = self.tokens.sites.items()
+        x, embedding = state[name].reshape(*batch, sites), self.tokens.tables[0].get_parameter("weight")
+        n, head = len(embedding) - 1, self.heads[0].get_submodule("linear")
+
+        def run(kernels: Any) -> Tensor | None:
+            if n > TOKEN_FEATURES or not kernels.serves(x, n, t.numel(), self.width, self.depth):
+                return None
+            a, c = by_symbol(self.first.weight, embedding)
+            c = self.first_time(self.time(t)) + (self.first.bias + c)
+            weights, biases = (torch.stack([m.get_parameter(p) for m in self.hidden]) for p in ("weight", "bias"))
+            w, last = head.get_parameter("weight"), head.get_parameter("bias")
+            return kernels.scalars(x, n, a, c, weights, biases, w[0], last).to(w.dtype)
+
+        return attempt(KERNELS, x, run)
 
 
 class ResidualMLP(Body):

@@ -1,0 +1,99 @@
+"""A perceptron with one scalar output, from symbols to the scalar, as one Triton kernel for GPUs; without gradients.
+
+    h_1 = SiLU(A x + c_b),    h_{k+1} = SiLU(W_k h_k + b_k),    out = w · h_last + w_0
+
+x are the symbols as zeros and ones, and c_b holds whatever depends on the time alone. States are [K, B] and times [B]:
+a program takes ROWS of the K states that share a time. Matrices are read in pieces of CHUNK units, and no activation
+leaves the chip: a piece of h_1 is used up by W_1 as soon as it is made, and one of the last layer by w. Activations are
+rounded between layers to the dtype of A (bfloat16), and sums are made in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn.functional import pad
+
+WIDTHS, DEPTHS, MOST_COLUMNS = (16, 32, 64, 128, 256), (2, 3, 4), 256
+ROWS, CHUNK, WARPS, STAGES = 128, 64, 8, 2
+
+
+@triton.jit
+def _silu(z):
+    return z * tl.sigmoid(z)
+
+
+@triton.jit
+def _perceptron(
+    x_ptr, a_ptr, c_ptr, weight_ptr, bias_ptr, head_ptr, constant_ptr, out_ptr, K, B,
+    S: tl.constexpr, N: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, LAYERS: tl.constexpr,
+    ROWS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    b, k = tl.program_id(0) % B, tl.program_id(0) // B * ROWS + tl.arange(0, ROWS)
+    state = k.to(tl.int64) * B + b
+    column, unit = tl.arange(0, COLUMNS), tl.arange(0, WIDTH)
+    known = (k < K)[:, None] & (column < S * N)[None, :]
+    symbol = tl.load(x_ptr + state[:, None] * S + (column // N)[None, :], mask=known, other=0).to(tl.int32)
+    x = tl.where(known & (symbol == (column % N)[None, :]), 1.0, 0.0).to(a_ptr.dtype.element_ty)
+
+    z = tl.zeros([ROWS, WIDTH], tl.float32)
+    for start in range(0, WIDTH, CHUNK):
+        piece = start + tl.arange(0, CHUNK)
+        a = tl.load(a_ptr + piece[None, :] * COLUMNS + column[:, None])
+        first = tl.dot(x, a) + tl.load(c_ptr + b * WIDTH + piece)[None, :]
+        w = tl.load(weight_ptr + unit[None, :] * WIDTH + piece[:, None])
+        z = tl.dot(_silu(first).to(w.dtype), w, z)
+    z += tl.load(bias_ptr + unit)[None, :]
+    for layer in tl.static_range(1, LAYERS - 1):
+        whole = tl.load(weight_ptr + layer * WIDTH * WIDTH + unit[None, :] * WIDTH + unit[:, None])
+        z = tl.dot(_silu(z).to(whole.dtype), whole) + tl.load(bias_ptr + layer * WIDTH + unit)[None, :]
+    if LAYERS == 1:
+        total = tl.sum(_silu(z) * tl.load(head_ptr + unit)[None, :], 1)
+    else:
+        h = _silu(z).to(a_ptr.dtype.element_ty)
+        parts = tl.zeros([ROWS, CHUNK], tl.float32)
+        for start in range(0, WIDTH, CHUNK):
+            piece = start + tl.arange(0, CHUNK)
+            w = tl.load(weight_ptr + ((LAYERS - 1) * WIDTH + piece)[None, :] * WIDTH + unit[:, None])
+            last = tl.dot(h, w) + tl.load(bias_ptr + (LAYERS - 1) * WIDTH + piece)[None, :]
+            parts += _silu(last) * tl.load(head_ptr + piece)[None, :]
+        total = tl.sum(parts, 1)
+    tl.store(out_ptr + state, total + tl.load(constant_ptr), mask=k < K)
+
+
+def serves(x: Tensor, n: int, times: int, width: int, depth: int) -> bool:
+    """Whether `scalars` can do it, and at least half of the rows of its programs are states."""
+    repeated = x.shape[:-1].numel() // max(times, 1)
+    return width in WIDTHS and depth in DEPTHS and n * x.shape[-1] <= MOST_COLUMNS and repeated >= ROWS // 2
+
+
+def scalars(
+    x: Tensor, n: int, a: Tensor, c: Tensor, weights: Tensor, biases: Tensor, head: Tensor, last: Tensor
+) -> Tensor:
+    """The network's scalar of each state, float32 [...].
+
+    Args:
+        x: integers [..., sites]; n and above are symbols that A does not see.
+        n: symbols that it does, in its columns n · site + symbol.
+        a: [width, n · sites].
+        c: [..., width], of the shape of x but for leading axes and the last.
+        weights: of the hidden layers, [layers, width, width].
+        biases: [layers, width].
+        head: w, [width].
+        last: w_0, [1].
+    """
+    sites, width, states = x.shape[-1], a.shape[0], x.shape[:-1].numel()
+    times = c.numel() // width
+    columns = max(16, 1 << (n * sites - 1).bit_length())
+    out = torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device)
+    sizes: Any = {"S": sites, "N": n, "COLUMNS": columns, "WIDTH": width, "LAYERS": len(weights)}
+    tuning: Any = {"ROWS": ROWS, "CHUNK": min(CHUNK, width), "num_warps": WARPS, "num_stages": STAGES}
+    _perceptron[(times * -(-states // times // ROWS),)](
+        x.contiguous(), pad(a, (0, columns - n * sites)), c.float().contiguous(), weights.to(a.dtype), biases.float(),
+        head.float(), last.float(), out, states // times, times, **sizes, **tuning,
+    )  # fmt: skip
+    return out
