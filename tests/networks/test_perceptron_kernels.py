@@ -40,7 +40,7 @@ def plain(x, n, a, c, weights, biases, head, last):
     [
         ((130, 3), (3,), 9, 2, 32, 2),  # the last program of a time has two states
         ((200,), (), 25, 2, 16, 1),
-        ((2, 65, 2), (2,), 4, 3, 64, 3),
+        ((2, 65, 2), (2,), 4, 3, 64, 2),
         ((64, 2, 3), (2, 3), 1, 1, 128, 2),  # two pieces
         ((7, 4), (7, 4), 5, 4, 16, 2),
         ((70, 1), (1,), 40, 2, 256, 2),
@@ -120,7 +120,7 @@ def difference(a, b):
     return float((a.as_subclass(torch.Tensor) - b.as_subclass(torch.Tensor)).square().mean().sqrt())
 
 
-@pytest.mark.parametrize("depth", [2, 3, 4])
+@pytest.mark.parametrize("depth", [2, 3])
 @pytest.mark.parametrize("shape", [(70, 3), (2, 50, 3), (100,)])
 def test_networks_use_it(used, shape, depth):
     """Rounding changes energies by a fraction of their spread; wrong weights would change them all."""
@@ -143,12 +143,12 @@ def test_networks_use_it(used, shape, depth):
         ({"space": Space(x=Real(2), s=Categorical(2, shape=3))}, (70, 3), (3,)),
         ({"space": Space(s=Categorical(2, shape=3), k=Categorical(3, shape=2))}, (70, 3), (3,)),
         ({"space": Space(s=Categorical(5, shape=3))}, (70, 3), (3,)),  # embedded: many symbols
-        ({"space": Space(s=Categorical(2, shape=129))}, (70, 3), (3,)),  # many columns
+        ({"space": Space(s=Categorical(2, shape=33))}, (70, 3), (3,)),  # many columns
         ({"outputs": ("energy", "other")}, (70, 3), (3,)),
         ({"width": 48}, (70, 3), (3,)),
         ({"depth": 1}, (70, 3), (3,)),
-        ({"depth": 5}, (70, 3), (3,)),
-        ({}, (63, 3), (3,)),  # few states share a time
+        ({"depth": 4}, (70, 3), (3,)),
+        ({}, (31, 3), (3,)),  # few states share a time
         ({}, (70, 3), (70, 3)),
         ({}, (70, 3), (1,)),  # broadcast along the last axis
         ({}, (70, 3), (70, 1)),
@@ -188,7 +188,7 @@ def test_plain_torch_takes_its_place(monkeypatch, used):
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="no CUDA")
 @pytest.mark.parametrize("width", [16, 64, 256])
-@pytest.mark.parametrize("depth", [2, 3, 4])
+@pytest.mark.parametrize("depth", [2, 3])
 def test_rounded_networks_with_and_without(monkeypatch, used, width, depth):
     """Both differ from float32 by rounding alone, and the kernel by no more; also in a recorded step."""
     body, state, t = network(width=width, depth=depth), draw(SPACE, 200, 30), torch.rand(30, device="cuda")
