@@ -167,6 +167,7 @@ def test_mean_weight_is_the_partition_function(target, real, label, process, sol
 
 
 @pytest.mark.parametrize("calls", [1, 2, 4, 6])
+@torch.no_grad()
 def test_sites_that_are_revealed_in_groups(calls):
     """Six sites of two variables: E[w] = Z forwards and E[1/w] = 1/Z from exact draws, in any number of calls."""
     case, n = Case("chain"), 20_000
@@ -302,6 +303,7 @@ def exact_draws(name, n):
         ("mixed", "uniform", "bridge"),
     ],
 )
+@torch.no_grad()
 def test_log_z_lies_between_the_bounds(target, label, solver, grid):
     case, n = Case(target, label=label), 20_000
     forward = case.weights(n, grid=grid, solver=solver)[0].log()

@@ -32,7 +32,7 @@ from egm.evaluation import quick_scores
 from egm.expressions import describe, nearest
 from egm.paths.product import AnyPath
 from egm.processes.base import Process
-from egm.registry import METHOD_NAMES, METHODS
+from egm.registry import METHODS, method_names
 from egm.sampler import Sampler
 from egm.start import Start
 from egm.targets.base import Target
@@ -96,7 +96,7 @@ def fit(
 
     Ctrl-C stops early and returns the sampler so far. Chains give an `egm.ChainSampler`.
     """
-    method = nearest(method, METHOD_NAMES, kind="a method")
+    method = nearest(method, method_names(), kind="a method")
     where = _device(device)
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
