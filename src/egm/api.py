@@ -72,7 +72,7 @@ def fit(
     Args:
         target: the space and its energy; it is checked first, on the device.
         method: "egm-sp", "egm", "egm-bs", one of the baselines "iefm", "idem", "bnem", "pis", "leaps" and "leaps-mcmc",
-            or for chains "gibbs", "mala", "swendsen-wang" or "tempering".
+            or for chains "gibbs", "mala", "swendsen-wang" or "tempering"; or one of your own (`egm.registry`).
         steps: gradient steps to take, or steps of each chain (a scan over all sites, for example; 6000 by default).
         time_limit: seconds to train instead, 60 if neither is given.
         seed: of everything random.

@@ -100,8 +100,8 @@ def step_log_ratio(
 
 def revealed_log_prob(x_t: Tensor, x_r: Tensor, table: Tensor) -> Tensor:
     """Σ log D(x_r^i) over the sites that differ between x_t and x_r, [n]."""
-    log_prob = table.log().gather(-1, x_r.clamp(max=table.shape[-1] - 1)[..., None])[..., 0]
-    return torch.where(x_t != x_r, log_prob, 0.0).reshape(len(x_t), -1).sum(1)
+    chosen = table.gather(-1, x_r.clamp(max=table.shape[-1] - 1)[..., None])[..., 0]
+    return torch.where(x_t != x_r, chosen, 1.0).log().reshape(len(x_t), -1).sum(1)
 
 
 def reverse_log_ratio(
