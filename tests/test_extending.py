@@ -157,10 +157,14 @@ def test_broken_targets_are_found(target):
     fails(assert_energies, Peeking(4, states=3))
 
 
-def test_the_target_trains(target):
+def test_the_target_trains_and_its_runs_make_it_again(target, tmp_path):
     draws, untrained = target["draws"], egm.fit(target["target"], steps=1, learning_rate=1e-12, progress=False)
     assert draws.ess > 2 * untrained.sample(2000, seed=1).ess
     assert abs(draws.log_z - target["target"].log_z) < z_limit() * draws.log_z_stderr
+    target["sampler"].save(tmp_path / "run")
+    again = egm.load(tmp_path / "run")
+    assert repr(again.target) == repr(target["target"])
+    assert again.sample(2000, seed=1).log_z == draws.log_z
 
 
 # ---------------------------------------------------------------------- path
