@@ -43,6 +43,9 @@ SMOOTH_PROCESSES = {
     "superposition": lambda path: Superposition([(0.3, Flow(path)), (0.7, Diffusion(path))]),
 }
 
+#: those whose steps are Gaussian bridges towards the denoised point
+BRIDGING_PROCESSES = {"diffusion": Diffusion}
+
 TIMES = [(0.02, 0.9), (0.15, 1.0), (0.3, 0.55), (0.6, 0.61), (0.9, 1.0)]
 
 

@@ -17,7 +17,7 @@ from egm.cli import main
 from egm.cli.report import _finite
 from egm.methods.egm_options import EGMOptions
 from egm.networks import NETWORKS
-from egm.registry import METHOD_NAMES, OPTION_GROUPS, PATHS, PROCESSES, TARGETS
+from egm.registry import OPTION_GROUPS, PATHS, PROCESSES, TARGETS, method_names
 from egm.train.options import TrainingOptions
 
 RECORD = {
@@ -245,7 +245,7 @@ def test_list_shows_everything(monkeypatch, capsys, terminal):
     assert main(["list"]) == 0
     said = capsys.readouterr().out
     assert ("┃" in said) == terminal
-    names = [*(name.lower() for name in TARGETS), *PATHS, *PROCESSES, *NETWORKS, *egm.recipes.names(), *METHOD_NAMES]
+    names = [*(name.lower() for name in TARGETS), *PATHS, *PROCESSES, *NETWORKS, *egm.recipes.names(), *method_names()]
     assert [name for name in names if name not in said] == []
     assert "size, beta, J=1.0, field=0.0" in said
     assert "exact, mcmc when large" in said

@@ -15,7 +15,7 @@ from egm.baselines.chain_options import CHAIN_METHODS
 from egm.cli import main
 from egm.cli.completion import _commands, whole_parser
 from egm.cli.main import COMMANDS
-from egm.registry import METHOD_NAMES, METHODS, TARGETS
+from egm.registry import METHODS, TARGETS, method_names
 
 LINES, COLUMNS = 40, 100
 ROOT = Path(__file__).parents[1]
@@ -116,7 +116,7 @@ def test_every_command_is_copied_with_its_options():
     ):
         assert option in copies[name]._option_string_actions
     (method,) = (action for action in copies["train"]._actions if action.dest == "method")
-    assert tuple(method.choices or ()) == METHOD_NAMES
+    assert tuple(method.choices or ()) == method_names()
 
 
 def script(shell, capsys):

@@ -167,6 +167,7 @@ def test_mean_weight_is_the_partition_function(target, real, label, process, sol
 
 
 @pytest.mark.parametrize("calls", [1, 2, 4, 6])
+@torch.no_grad()
 def test_sites_that_are_revealed_in_groups(calls):
     """Six sites of two variables: E[w] = Z forwards and E[1/w] = 1/Z from exact draws, in any number of calls."""
     case, n = Case("chain"), 20_000
@@ -190,6 +191,22 @@ def test_sites_that_are_revealed_in_groups(calls):
     ) - chain_energy(**x_1)
     assert_mean((-backward).exp(), 1 / case.z, "E[1/w] from exact draws")
     assert [6 - hidden for hidden in seen] == [0, *group_ends(6, calls)][-2::-1]
+
+
+def test_log_ratios_of_backward_paths_have_the_gradient_of_what_was_predicted():
+    """Also where a table underflows at a symbol that is not drawn."""
+    path = ProductPath(Space(s=Categorical(3, shape=2)))
+    processes, logits = {"s": DiscreteJump(path["s"])}, torch.zeros(2, 3, requires_grad=True)  # type: ignore[arg-type]
+    low = torch.tensor([0.0, 0.0, -1e4])
+
+    def predict(x, t):
+        return {"s": torch.softmax(logits + low, -1).expand(len(t), -1, -1)}
+
+    x_1, generator = {"s": torch.tensor([[0, 1], [1, 1]])}, torch.Generator().manual_seed(0)
+    log_ratio = reverse_log_ratio(predict, path, processes, x_1, solver="first-hitting", generator=generator)
+    (gradient,) = torch.autograd.grad(log_ratio.sum(), logits)
+    # of −Σ log D(value): D minus the one-hot value, summed over both states
+    torch.testing.assert_close(gradient, torch.tensor([[0.0, 0.0, 0.0], [1.0, -1.0, 0.0]]))
 
 
 # ---------------------------------------------------------------------- broken kernels are caught
@@ -302,6 +319,7 @@ def exact_draws(name, n):
         ("mixed", "uniform", "bridge"),
     ],
 )
+@torch.no_grad()
 def test_log_z_lies_between_the_bounds(target, label, solver, grid):
     case, n = Case(target, label=label), 20_000
     forward = case.weights(n, grid=grid, solver=solver)[0].log()

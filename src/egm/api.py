@@ -32,7 +32,7 @@ from egm.evaluation import quick_scores
 from egm.expressions import describe, nearest
 from egm.paths.product import AnyPath
 from egm.processes.base import Process
-from egm.registry import METHOD_NAMES, METHODS, MethodKind
+from egm.registry import METHODS, MethodKind, method_names
 from egm.sampler import Sampler
 from egm.start import Start
 from egm.targets.base import Target
@@ -72,7 +72,7 @@ def fit(
     Args:
         target: the space and its energy; it is checked first, on the device.
         method: "egm-sp", "egm", "egm-bs", one of the baselines "iefm", "idem", "bnem", "pis", "leaps" and "leaps-mcmc",
-            or for chains "gibbs", "mala", "swendsen-wang" or "tempering".
+            or for chains "gibbs", "mala", "swendsen-wang" or "tempering"; or one of your own (`egm.registry`).
         steps: gradient steps to take, or steps of each chain (a scan over all sites, for example; 6000 by default).
         time_limit: seconds to train instead, 60 if neither is given.
         seed: of everything random.
@@ -96,7 +96,7 @@ def fit(
 
     Ctrl-C stops early and returns the sampler so far. Chains give an `egm.ChainSampler`.
     """
-    method = nearest(method, METHOD_NAMES, kind="a method")
+    method = nearest(method, method_names(), kind="a method")
     where = _device(device)
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:

@@ -12,7 +12,7 @@ from functools import partial
 from numbers import Integral
 from numbers import Real as Number
 from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
 from torch import nn
@@ -39,7 +39,7 @@ from egm.networks.base import Body
 from egm.networks.locally_equivariant import is_locally_equivariant
 from egm.paths.product import AnyPath, ProductPath
 from egm.processes.base import Process
-from egm.registry import METHODS, OPTION_GROUPS, PATHS, PROCESSES, SCHEDULES, TARGETS, MethodKind
+from egm.registry import METHODS, OPTION_GROUPS, PATHS, PROCESSES, SCHEDULES, TARGETS, MethodKind, method_kind
 from egm.sampler import Sampler
 from egm.spaces import Categorical, Real, Space
 from egm.targets.base import Target
@@ -47,6 +47,7 @@ from egm.train.guard import EnergyGuard
 from egm.train.options import TrainingOptions
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+Part = TypeVar("Part")
 
 
 # ---------------------------------------------------------------------- targets and spaces
@@ -93,7 +94,7 @@ def make_path(
     for name, path in {**defaults, **given}.items():
         variable = space[nearest(name, space, kind="a variable of the space")]
         names = {**{key: partial(cls, variable) for key, cls in PATHS.items()}, **SCHEDULES}
-        made[name] = evaluate(path, names, kind="a path") if isinstance(path, str) else path
+        made[name] = evaluate(path, names, kind="a path") if isinstance(path, str) else _registered(path, PATHS)
     return ProductPath(space, made)
 
 
@@ -108,8 +109,8 @@ def make_processes(
         choice = given.get(name, default if isinstance(variable, Real) else "DiscreteJump")
         if isinstance(choice, str):
             choice = evaluate(choice, {k: partial(cls, path[name]) for k, cls in PROCESSES.items()}, kind="a process")
-        elif isinstance(choice, type) and choice in PROCESSES.values():
-            choice = choice(path[name])
+        elif isinstance(choice, type) and issubclass(choice, Process):
+            choice = choice(path[name])  # pyright: ignore[reportCallIssue]
         if not isinstance(choice, Process):
             raise TypeError(f"the process of '{name}' must be one of {list(PROCESSES)}, got {choice!r}")
         if getattr(choice, "path", None) is not path[name]:
@@ -117,8 +118,17 @@ def make_processes(
                 f"the process of '{name}' follows another path than the variable; give it by name"
                 f" (processes={{'{name}': '{type(choice).__name__.lower()}'}}) or pass the same path in paths"
             )
-        made[name] = choice
+        made[name] = _registered(choice, PROCESSES)
     return made
+
+
+def _registered(part: Part, table: Mapping[str, type]) -> Part:
+    if type(part) not in table.values():
+        raise ValueError(
+            f"{type(part).__name__} is not registered, so no run could name it; put @egm.registry.register before the"
+            f" class (known: {', '.join(table)})"
+        )
+    return part
 
 
 def make_body(space: Space, outputs: Mapping[str, tuple[int, ...]], text: str) -> Body:
@@ -233,7 +243,7 @@ def make_sampler(
     path = make_path(space, config["paths"])
     chosen = make_processes(path, config["processes"])
     dtype = DTYPES[config["dtype"]]
-    kind = METHODS[config["method"]]
+    kind = method_kind(config["method"])
     if network is None:
         if config["network"].startswith("user:"):
             raise ValueError(f"the run has a network of its own ({config['network'][6:]}); pass it as network=")
@@ -261,7 +271,7 @@ def make_method(config: Mapping[str, Any], sampler: Sampler, *, energy_network: 
     """The method of a configuration, on a sampler's network."""
     if sampler.target is None:
         raise ValueError("training needs the target")
-    kind = METHODS[config["method"]]
+    kind = method_kind(config["method"])
     options = kind.options(**{f.name: config[f.name] for f in dataclasses.fields(kind.options)})
     parts = (EnergyGuard(sampler.target), sampler.path, sampler.processes, sampler.network)
     given: dict[str, Any] = {"error": sampler.error, "options": options}

@@ -87,15 +87,16 @@ def _check_arguments(function: Callable[..., Any], positional: list[Any], keywor
 def nearest(name: str, choices: Iterable[str], *, kind: str) -> str:
     """The choice that is meant (up to case and hyphens); raises naming the closest one and the list."""
     choices = list(choices)
-    plain = {_plain(choice): choice for choice in choices}
-    if _plain(name) in plain:
-        return plain[_plain(name)]
-    close = difflib.get_close_matches(_plain(name), plain, n=1, cutoff=0.5)
+    plain = {normal_form(choice): choice for choice in choices}
+    if normal_form(name) in plain:
+        return plain[normal_form(name)]
+    close = difflib.get_close_matches(normal_form(name), plain, n=1, cutoff=0.5)
     hint = f"; did you mean '{plain[close[0]]}'?" if close else ""
     raise ValueError(f"'{name}' is not {kind}{hint} (known: {', '.join(sorted(choices))})")
 
 
-def _plain(name: str) -> str:
+def normal_form(name: str) -> str:
+    """The name without what does not matter: case, hyphens and underscores."""
     return name.lower().replace("-", "").replace("_", "")
 
 

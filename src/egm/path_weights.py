@@ -23,8 +23,7 @@ from torch import Tensor
 from egm.clock import Clock, Solver, Tick, make_clock
 from egm.flow_map import LARGEST
 from egm.paths.product import ProductPath
-from egm.processes.base import Process
-from egm.processes.diffusion import Diffusion
+from egm.processes.base import BridgingProcess, Process
 from egm.processes.flow import Flow
 from egm.spaces import State
 from egm.variables import Categorical
@@ -67,7 +66,7 @@ def errors_at(processes: Mapping[str, Process[Any]], error: ErrorOf | None, tick
     """The error variance that each diffusion is widened by in a step."""
     if error is None:
         return {}
-    return {name: error(name, tick.t.reshape(-1)) for name, p in processes.items() if isinstance(p, Diffusion)}
+    return {name: error(name, tick.t.reshape(-1)) for name, p in processes.items() if isinstance(p, BridgingProcess)}
 
 
 def step_log_ratio(
@@ -89,7 +88,7 @@ def step_log_ratio(
             total = total - revealed_log_prob(x_t[name], x_r[name], prediction[name]).double()
             continue
         step = (x_r[name], x_t[name], prediction[name], tick.t, tick.r)
-        if isinstance(process, Diffusion):
+        if isinstance(process, BridgingProcess):
             forward = process.log_step(*step, error=errors[name])
         else:
             forward = process.log_step(*step)
@@ -101,11 +100,10 @@ def step_log_ratio(
 
 def revealed_log_prob(x_t: Tensor, x_r: Tensor, table: Tensor) -> Tensor:
     """Σ log D(x_r^i) over the sites that differ between x_t and x_r, [n]."""
-    log_prob = table.log().gather(-1, x_r.clamp(max=table.shape[-1] - 1)[..., None])[..., 0]
-    return torch.where(x_t != x_r, log_prob, 0.0).reshape(len(x_t), -1).sum(1)
+    chosen = table.gather(-1, x_r.clamp(max=table.shape[-1] - 1)[..., None])[..., 0]
+    return torch.where(x_t != x_r, chosen, 1.0).log().reshape(len(x_t), -1).sum(1)
 
 
-@torch.no_grad()
 def reverse_log_ratio(
     predict: Predictor,
     path: ProductPath,
@@ -120,7 +118,7 @@ def reverse_log_ratio(
 ) -> Tensor:
     """The log_ratio of paths that end at given latent states [n, ...] and are drawn backwards by p_{t|r}, float64 [n].
 
-    Flows cannot be run backwards.
+    Its gradient is that of what was predicted along the paths. Flows cannot be run backwards.
     """
     processes = in_order(path, processes)
     require_densities(processes, solver, error)
@@ -172,5 +170,5 @@ def require_densities(processes: Mapping[str, Process[Any]], solver: Solver, err
     """Raise unless a simulation has path weights."""
     if (reason := why_unweighted(processes, solver)) is not None:
         raise ValueError(f"there are no path weights: {reason}")
-    if error is None and any(isinstance(process, Diffusion) for process in processes.values()):
+    if error is None and any(isinstance(process, BridgingProcess) for process in processes.values()):
         raise ValueError("weights of a diffusion need its denoiser's error variance; pass error=DenoiserError(path)")

@@ -1,20 +1,26 @@
-"""What can be named: methods, targets, paths, schedules and processes."""
+"""What can be named: methods, targets, paths, schedules and processes, those of the library and those of its users.
+
+Runs are written down by names (`egm.build`), and nothing that a file names is imported. So a part of one's own is
+registered, by `register` or `register_method`, before it is named: in `egm.fit`, `egm.load`, a recipe or a command.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
 from egm import paths, processes, targets
 from egm.baselines.bnem import BNEM
 from egm.baselines.chain_options import CHAIN_METHODS, ChainOptions
 from egm.baselines.leaps import TRAINING, Leaps, LeapsOptions, LeapsSampler, default_network
 from egm.baselines.pis import PIS, PISOptions
+from egm.expressions import normal_form
 from egm.methods.base import Method
 from egm.methods.egm import EGM
 from egm.methods.egm_options import EGMOptions
 from egm.methods.self_proposal import SelfProposal, SPOptions
+from egm.paths.product import AnyPath
 from egm.sampler import Sampler
 from egm.targets.base import Target
 from egm.train.options import TrainingOptions
@@ -126,8 +132,7 @@ OPTION_GROUPS = {
     "LEAPS": LeapsOptions,
     "chains (gibbs, mala, swendsen-wang, tempering)": ChainOptions,
 }
-METHOD_NAMES = (*METHODS, *CHAIN_METHODS)
-PATHS = {
+PATHS: dict[str, type[AnyPath]] = {
     "CondOT": paths.CondOT,
     "VE": paths.VE,
     "VP": paths.VP,
@@ -135,8 +140,8 @@ PATHS = {
     "Masked": paths.Masked,
     "Uniform": paths.Uniform,
 }
-SCHEDULES = {"Polynomial": paths.Polynomial, "Cosine": paths.Cosine}
-PROCESSES = {
+SCHEDULES: dict[str, type[paths.Schedule]] = {"Polynomial": paths.Polynomial, "Cosine": paths.Cosine}
+PROCESSES: dict[str, type[processes.Process[Any]]] = {
     "Flow": processes.Flow,
     "Diffusion": processes.Diffusion,
     "Jump": processes.Jump,
@@ -145,3 +150,64 @@ PROCESSES = {
 TARGETS: dict[str, type[Target]] = {
     name: getattr(targets, name) for name in targets.__all__ if name not in ("Target", "EnergyError")
 }
+
+KINDS: dict[str, tuple[type, dict[str, Any]]] = {
+    "target": (Target, TARGETS),
+    "path": (paths.Path, PATHS),
+    "schedule": (paths.Schedule, SCHEDULES),
+    "process": (processes.Process, PROCESSES),
+}
+BUILT_IN = {normal_form(name) for table in (*(t for _, t in KINDS.values()), METHODS, CHAIN_METHODS) for name in table}
+Part = TypeVar("Part", bound=type)
+
+
+def method_names() -> tuple[str, ...]:
+    """Every method, those that train networks first."""
+    return (*METHODS, *CHAIN_METHODS)
+
+
+def method_kind(name: str) -> MethodKind:
+    """What is known of a method that a run names."""
+    if name not in METHODS:
+        raise ValueError(
+            f"the method '{name}' is not known here ({', '.join(METHODS)}); import the module that registers it, on the"
+            " command line by --target module:function"
+        )
+    return METHODS[name]
+
+
+def option_names() -> list[str]:
+    """Every option of the loop and of a method."""
+    return [option.name for group in OPTION_GROUPS.values() for option in fields(group)]
+
+
+def register(part: Part) -> Part:
+    """Let a class of one's own be named: a `Target`, `Path`, `Schedule` or `Process`; serves as a decorator.
+
+    Its name is that of the class. Options are keyword-only and kept as attributes of the same names (a target writes
+    them in its `repr`), because that is how a run writes them down. One's own names may be registered again.
+    """
+    table = next((table for base, table in KINDS.values() if isinstance(part, type) and issubclass(part, base)), None)
+    if table is None:
+        raise TypeError(f"a {' or '.join(KINDS)} can be registered, got {part!r}; methods have register_method")
+    _require_own(part.__name__)
+    table[part.__name__] = part
+    return part
+
+
+def register_method(name: str, kind: MethodKind) -> None:
+    """Let `egm.fit(target, name)` find a method of one's own; the names of its options must be new."""
+    _require_own(name)
+    others = {title: group for title, group in OPTION_GROUPS.items() if title != name}
+    own = {} if kind.options in others.values() else {name: kind.options}
+    for title, group in others.items() if own else ():
+        if taken := {option.name for option in fields(group)} & {option.name for option in fields(kind.options)}:
+            raise ValueError(f"{', '.join(sorted(taken))} of '{name}' is an option of {title}; choose another name")
+    OPTION_GROUPS.pop(name, None)  # of an earlier registration
+    OPTION_GROUPS.update(own)
+    METHODS[name] = kind
+
+
+def _require_own(name: str) -> None:
+    if normal_form(name) in BUILT_IN:
+        raise ValueError(f"'{name}' is a name of the library's own; choose another one")

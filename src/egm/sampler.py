@@ -232,6 +232,7 @@ class Sampler:
             return None
         return partial(self.eubo, seed=derive_seed(seed, 1), steps=steps, exchanged=exchanged)
 
+    @torch.no_grad()
     def eubo(
         self, n: int = 2000, *, seed: int = 0, steps: int | None = None, exchanged: bool = False
     ) -> tuple[float, float]:

@@ -37,8 +37,7 @@ from egm.path_weights import (
     step_log_ratio,
 )
 from egm.paths.product import ProductPath
-from egm.processes.base import Process, sample_table
-from egm.processes.diffusion import Diffusion
+from egm.processes.base import BridgingProcess, Process, sample_table
 from egm.processes.flow import Flow
 from egm.spaces import State
 
@@ -165,7 +164,7 @@ def _step_of(process: Process[Any], solver: Solver, error: Tensor | None) -> Cal
         return process.euler
     if solver == "tau-leaping":
         return process.tau_leap
-    if isinstance(process, Diffusion) and error is not None:
+    if isinstance(process, BridgingProcess) and error is not None:
         return functools.partial(process.step, error=error)
     return process.step
 

@@ -116,7 +116,6 @@ def test_energy_calls_come_from_the_run_or_from_records(tmp_path):
 
 
 def test_runs_that_wait_for_others_come_last(tmp_path, monkeypatch):
-    monkeypatch.setattr("egm.reproduce.definitions.recipes.SECTIONS", ("egm", "gibbs", "egm-bs", "egm-sp", "target"))
     monkeypatch.setattr("egm.reproduce.definitions.recipes.methods", lambda name: ["egm", "gibbs"])
     names = [run.name for run in plan(tmp_path, rows=(EQUAL, SAMPLER)).runs]
     assert names == ["fast-ising5-b04-egm-0", "paper-ising5-b04-gibbs-energy_calls-calls_of_egm-0"]

@@ -18,7 +18,7 @@ from egm.cli.main import COMMANDS
 from egm.cli.parsing import Parser, plain_types
 from egm.expressions import nearest
 from egm.extras import needed
-from egm.registry import METHOD_NAMES, TARGETS
+from egm.registry import TARGETS, method_names
 from egm.reproduce.definitions import TABLES
 
 SHELLS = ("bash", "zsh")
@@ -107,7 +107,7 @@ def choices(action: argparse.Action) -> list[str] | None:
     if bool in plain_types(action):
         return ["true", "false"]
     known: dict[str, Iterable[str]] = {
-        "method": METHOD_NAMES,
+        "method": method_names(),
         "recipe": recipes.names(),
         "section": SECTIONS,
         "what": (*TABLES, "all", "figures", "page"),

@@ -13,7 +13,7 @@ from egm.build import make_body, make_path, make_processes, make_space, outputs_
 from egm.cli.parsing import value_of
 from egm.cli.train_parser import split_target
 from egm.expressions import describe, nearest
-from egm.registry import METHOD_NAMES, METHODS
+from egm.registry import method_kind, method_names
 
 CHANGEABLE = ("resume", "steps", "time_limit", "device", "progress", "tensorboard", "evaluate")
 
@@ -66,7 +66,7 @@ def _pair(folder: Path, config: Mapping[str, Any], name: str, values: Namespace)
         "start": lambda: (notes.get("start"), given),
         "role": lambda: (notes.get("role"), given),
         "concurrent": lambda: (notes.get("concurrent"), given),
-        "method": lambda: (config["method"], nearest(given, METHOD_NAMES, kind="a method")),
+        "method": lambda: (config["method"], nearest(given, method_names(), kind="a method")),
     }
     if name in special:
         return special[name]()
@@ -81,7 +81,7 @@ def _expressions(config: Mapping[str, Any], name: str, given: str) -> tuple[str,
     path = make_path(space, config["paths"])
     processes = make_processes(path, config["processes"])
     if "." not in name:
-        outputs = outputs_of(METHODS[config["method"]], processes)
+        outputs = outputs_of(method_kind(config["method"]), processes)
         return config[name], describe(make_body(space, outputs if name == "network" else {"energy": ()}, given))
     group, _, variable = name.partition(".")
     variable = nearest(variable, space, kind="a variable of the space")

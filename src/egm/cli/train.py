@@ -18,9 +18,9 @@ from egm.cli.own_target import import_target
 from egm.cli.parsing import Parser, peek, value_of, without
 from egm.cli.report import finish
 from egm.cli.resuming import is_complete, refuse_differences
-from egm.cli.train_parser import OPTIONS, make_parser, split_target
+from egm.cli.train_parser import make_parser, split_target
 from egm.expressions import nearest
-from egm.registry import METHOD_NAMES, METHODS
+from egm.registry import METHODS, method_names, option_names
 from egm.sampler import Sampler
 from egm.targets.base import EnergyError, Target
 from egm.train.run_directory import RunDirectory
@@ -47,14 +47,15 @@ def train_parser() -> Parser:
 
 def _start(argv: list[str]) -> int:
     chosen, rest = _chosen_target(argv)
-    method = nearest(peek(rest, "--method") or "egm-sp", METHOD_NAMES, kind="a method")
+    own = _imported(chosen)  # first: its module may register a method of its own
+    method = nearest(peek(rest, "--method") or "egm-sp", method_names(), kind="a method")
     name = peek(rest, "--recipe")
     name = None if name is None else recipes.find(name)
     recipe = {} if name is None else recipes.load(name, method)
     text = chosen or recipe.get("target")
     if text is None and not {"-h", "--help", "--help_all"} & set(rest):
         raise ValueError("no target; give a name (`egm list targets`), --target module:function, --recipe or --resume")
-    own = import_target(text) if text is not None and ":" in text else None
+    own = own or _imported(text)
     built_in, arguments = (None, {}) if text is None or own is not None else split_target(text)
     defaults = {} if method in CHAIN_METHODS else METHODS[method].defaults
     parser = make_parser({"method": method, **defaults, **recipe}, built_in, arguments)
@@ -76,7 +77,7 @@ def _start(argv: list[str]) -> int:
         "concurrent": values.concurrent,
         "command": f"egm train {shlex.join(argv)}",
     }
-    options = {key: values[key] for key in (*OPTIONS, *PARTS) if key in given or key in recipe}
+    options = {key: values[key] for key in (*option_names(), *PARTS) if key in given or key in recipe}
     if method not in CHAIN_METHODS:
         options.setdefault("evaluate_every", EVALUATE_EVERY if target.reference_kind == "exact" else 0)
     limits = {key: values[key] for key in LIMITS if key in given} or {k: recipe[k] for k in LIMITS if k in recipe}
@@ -92,6 +93,11 @@ def _start(argv: list[str]) -> int:
         folder,
         evaluate=values.evaluate,
     )  # fmt: skip
+
+
+def _imported(text: str | None) -> Target | None:
+    """The target that a module's function makes; None if the text names no such function."""
+    return import_target(text) if text is not None and ":" in text else None
 
 
 def _chosen_target(argv: list[str]) -> tuple[str | None, list[str]]:
@@ -124,7 +130,7 @@ def _overrides(parser: Parser, values: Namespace, given: set[str], *, recipe: bo
     """The options on the command line that differ from the recipe (or the defaults)."""
     defaults = parser.get_defaults()
     prefixes = ("paths.", "processes.", *(["target."] if recipe else []))
-    counted = {name for name in given if name in (*LIMITS, *PARTS, *OPTIONS) or name.startswith(prefixes)}
+    counted = {name for name in given if name in (*LIMITS, *PARTS, *option_names()) or name.startswith(prefixes)}
     changed = {name: value_of(values, name) for name in sorted(counted)}
     return {name: value for name, value in changed.items() if value != value_of(defaults, name)}
 
@@ -149,14 +155,14 @@ def _continue(argv: list[str]) -> int:
             f"{folder} was started in Python, for {text.removeprefix('user: ')}; continue it there:"
             f" egm.resume({str(folder)!r}, target=...)"
         )
-    built_in, arguments = (None, {}) if ":" in text else split_target(text)
+    target = _imported(text)  # first: its module may register the run's method
+    built_in, arguments = (None, {}) if target is not None else split_target(text)
     values, given = make_parser(config, built_in, arguments).read(rest)
     refuse_differences(folder, config, chosen, values, given)
     limits = {key: values[key] for key in LIMITS if key in given}
     if is_complete(config if not limits else config | dict.fromkeys(LIMITS) | limits, run.read_state("cpu")):
         print(f"{folder} is complete; add --steps or --time_limit (in all) to train it further")
         return 0
-    target = import_target(text) if ":" in text else None
     device = values.device if "device" in given else None
     print(f"continuing {folder}: {text} by {config['method']}", file=sys.stderr)
     return _run(

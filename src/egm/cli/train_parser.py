@@ -10,7 +10,7 @@ from typing import Any, Literal, get_type_hints
 from egm.api import fit
 from egm.cli.parsing import Count, Parser, Seconds, Seed, documented
 from egm.expressions import arguments
-from egm.registry import METHOD_NAMES, OPTION_GROUPS, TARGETS
+from egm.registry import OPTION_GROUPS, TARGETS, method_names, option_names
 from egm.targets.base import Target
 
 DESCRIPTION = """\
@@ -26,7 +26,6 @@ Train a sampler, run Markov chains, or continue a run.
 from, `egm watch runs/a` how a run is going. Ctrl-C saves the run and says how to continue it.
 """
 RECORD, PARTS = "numbers, and what is recorded", "parts, as expressions such as VE(sigma_max=2.0)"
-OPTIONS = [field.name for group in OPTION_GROUPS.values() for field in dataclasses.fields(group)]
 
 
 def make_parser(defaults: Mapping[str, Any], target: type[Target] | None, target_defaults: Mapping[str, Any]) -> Parser:
@@ -34,7 +33,7 @@ def make_parser(defaults: Mapping[str, Any], target: type[Target] | None, target
     parser = Parser("train", DESCRIPTION, usage="TARGET [options]", folds=True)
     told = documented(fit)
     run = parser.add_argument_group("run")
-    run.add_argument("--method", metavar="NAME", type=str, default="egm-sp", help=f"{', '.join(METHOD_NAMES)}")
+    run.add_argument("--method", metavar="NAME", type=str, default="egm-sp", help=f"{', '.join(method_names())}")
     run.add_argument("--recipe", metavar="NAME", type=str | None, help="from `egm list recipes`, or a YAML file")
     run.add_argument("--resume", metavar="RUN", type=str | None, help="folder of a run to continue")
     run.add_argument("--start", metavar="RUN", type=str | None, help="folder of a run whose network to begin with")
@@ -67,7 +66,8 @@ def make_parser(defaults: Mapping[str, Any], target: type[Target] | None, target
             )
     parser.fold(RECORD, PARTS, *OPTION_GROUPS)
     known = {"method", "steps", "time_limit", "seed", "dtype", "network", "energy_network", "paths", "processes"}
-    parser.set_defaults({name: value for name, value in defaults.items() if name in known or name in OPTIONS})
+    known |= {*option_names()}
+    parser.set_defaults({name: value for name, value in defaults.items() if name in known})
     if target is not None:
         _add_target(parser, target, target_defaults)
     return parser

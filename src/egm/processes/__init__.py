@@ -1,10 +1,20 @@
 """Processes that follow a path: flow, diffusion, continuous jump, discrete jump and their superposition."""
 
-from egm.processes.base import Process, RealGenerator
+from egm.processes.base import BridgingProcess, DenoisingProcess, Process, RealGenerator
 from egm.processes.diffusion import Diffusion
 from egm.processes.discrete_jump import DiscreteJump
 from egm.processes.flow import Flow
 from egm.processes.jump import Jump
 from egm.processes.superposition import Superposition
 
-__all__ = ["Diffusion", "DiscreteJump", "Flow", "Jump", "Process", "RealGenerator", "Superposition"]
+__all__ = [
+    "BridgingProcess",
+    "DenoisingProcess",
+    "Diffusion",
+    "DiscreteJump",
+    "Flow",
+    "Jump",
+    "Process",
+    "RealGenerator",
+    "Superposition",
+]

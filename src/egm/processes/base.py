@@ -157,6 +157,57 @@ class DenoisingProcess(RealProcess):
         return self.path.denoised(x_t, average, t, r)
 
 
+class BridgingProcess(DenoisingProcess):
+    """A denoising process whose steps are Gaussian: the bridge towards x_1, averaged over x_1 ~ N(x̂_1, err I).
+
+    With the bridge N(M x_t + B x_1, V I), the step is K(x_r | x_t) = N(M x_t + B x̂_1, (V + B² err) I).
+    """
+
+    has_density = True
+
+    @abstractmethod
+    def bridge(self, x_t: Tensor, x_1: Tensor, t: Time, r: Time) -> tuple[Tensor, Tensor, Tensor]:
+        """The law of x_r given x_t, on the way to a known x_1: its mean, V and B (the last two broadcast over sites).
+
+        For x_t ~ p_{t|1}(· | x_1) it has to give x_r ~ p_{r|1}(· | x_1).
+        """
+
+    def step(
+        self,
+        x_t: Tensor,
+        prediction: Tensor,
+        t: Time,
+        r: Time,
+        *,
+        error: Tensor | float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """The bridge towards the denoised point, widened by the denoiser's error variance a coordinate.
+
+        `error` has the batch's shape, or also the variable's own axes where it differs between coordinates. With
+        error = 0 the last step (r = 1) lands on the prediction and has no density.
+        """
+        mean, variance = self._moments(x_t, prediction, t, r, error)
+        noise = self.path.variable.noise(
+            self.path.batch_shape(x_t), generator=generator, dtype=x_t.dtype, device=x_t.device
+        )
+        return mean + variance.sqrt() * noise
+
+    def log_step(
+        self, x_r: Tensor, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, error: Tensor | float = 0.0
+    ) -> Tensor:
+        """log K(x_r | x_t) of `step`, shape [...]."""
+        mean, variance = self._moments(x_t, prediction, t, r, error)
+        return self.path.variable.diagonal_log_prob(x_r - mean, variance)
+
+    def _moments(
+        self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, error: Tensor | float
+    ) -> tuple[Tensor, Tensor]:
+        mean, variance, b = self.bridge(x_t, self.path.variable.project(prediction), t, r)
+        each = isinstance(error, Tensor) and error.ndim == x_t.ndim
+        return mean, variance + b.square() * (error if each else self.path.over_sites(error, x_t))
+
+
 def euler_step(
     parameters: RealGenerator,
     x_t: Tensor,

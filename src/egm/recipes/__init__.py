@@ -12,7 +12,6 @@ for each method, and a `common` one below those of the methods that train networ
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 from importlib import resources
@@ -22,10 +21,11 @@ from typing import Any
 from egm.api import fit
 from egm.baselines.chain_options import CHAIN_METHODS
 from egm.expressions import nearest
-from egm.registry import METHOD_NAMES, OPTION_GROUPS
+from egm.registry import method_names
+from egm.registry import option_names as options_of_methods
 
 FOLDERS = ("fast", "paper")
-SECTIONS = ("target", "paper", "common", *METHOD_NAMES)
+SECTIONS = ("target", "paper", "common")  # and one for each method
 NOT_IN_RECIPES = ("target", "method", "options", "start", "out", "progress", "tensorboard", "source", "notes")
 NUMBER = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
@@ -54,7 +54,7 @@ def load(name: str, method: str = "egm-sp") -> dict[str, Any]:
         method: whose section to take.
     """
     recipe = read(name)
-    method = nearest(method, METHOD_NAMES, kind="a method")
+    method = nearest(method, method_names(), kind="a method")
     if recipe.get(method) is None:
         raise ValueError(f"the recipe '{name}' has no section '{method}'; it has {', '.join(methods(name))}")
     options: dict[str, Any] = {"target": recipe["target"], "method": method}
@@ -69,7 +69,7 @@ def load(name: str, method: str = "egm-sp") -> dict[str, Any]:
 def methods(name: str) -> list[str]:
     """The methods that a recipe has a section for."""
     recipe = read(name)
-    return [method for method in METHOD_NAMES if recipe.get(method) is not None]
+    return [method for method in method_names() if recipe.get(method) is not None]
 
 
 def published(name: str, method: str) -> dict[str, tuple[float, float | None]]:
@@ -100,7 +100,7 @@ def read(name: str) -> dict[str, Any]:
     if not isinstance(recipe, dict) or not isinstance(recipe.get("target"), str):
         raise ValueError(f"the recipe '{name}' needs a target, such as `target: Ising(size=5, beta=0.4)`")
     for section, content in recipe.items():
-        nearest(str(section), SECTIONS, kind=f"a section of the recipe '{name}'")
+        nearest(str(section), (*SECTIONS, *method_names()), kind=f"a section of the recipe '{name}'")
         if section != "target" and not isinstance(content, dict | None):
             raise ValueError(f"the section '{section}' of the recipe '{name}' must hold names and values")
     return recipe
@@ -109,7 +109,7 @@ def read(name: str) -> dict[str, Any]:
 def option_names() -> list[str]:
     """Every option of `egm.fit` that a recipe can set."""
     keywords = [name for name in inspect.signature(fit).parameters if name not in NOT_IN_RECIPES]
-    return keywords + [field.name for group in OPTION_GROUPS.values() for field in dataclasses.fields(group)]
+    return keywords + options_of_methods()
 
 
 def _text(name: str) -> str:

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from egm import recipes
 from egm.expressions import nearest
+from egm.registry import method_names
 
 Kind = Literal["fast", "paper", "smoke"]
 ROLES = ("main", "ablation", "smoke", "cost")
@@ -160,7 +161,7 @@ class Cell:
 
     def why_not(self) -> str | None:
         """Why it cannot be run here, or None if it can."""
-        if self.method not in recipes.SECTIONS:
+        if self.method not in method_names():
             return f"this version of egm has no method '{self.method}'"
         if not self._recipe_exists():
             return f"there is no recipe '{self.recipe}'"

@@ -1,7 +1,7 @@
 """`Target`: a space, an energy on it, and whatever is known exactly about the distribution p(x) ∝ exp(−E(x)).
 
-Built-in targets subclass `Target` and fill in what they know through the private hooks at its end (`_log_z`,
-`_exact_sample` or `_reference_plan`, `_partial_energy`); public methods count calls, check shapes and cache.
+Subclasses fill in what they know through the hooks at its end (`_log_z`, `_exact_sample` or `_reference_plan`,
+`_partial_energy`); public methods count calls, check shapes and cache.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ class Target:
             )
         return energy.detach()
 
-    # ------------------------------------------------------------------ hooks for built-in targets
+    # ------------------------------------------------------------------ hooks for subclasses
 
     def _log_z(self) -> float | None:
         return None
