@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test lint types pytest test-arviz test-browser format quickstart clean
+.PHONY: test lint types pytest test-arviz test-browser docs format quickstart clean
 
 test: lint types pytest
 
@@ -48,6 +48,15 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 	for name in $(BROWSERS); do command -v $$name && exit; done; \
 		{ $(SUDO) apt-get update && $(SUDO) apt-get install --yes --no-install-recommends chromium; } || \
 		{ echo 'test-browser needs Chromium, and it could not be installed with apt-get; install it and try again'; exit 1; }
+	touch $@
+
+# The documentation; a warning is an error.
+docs: .venv/.docs
+	$(BIN)/python -m sphinx -W --keep-going --quiet docs build/docs
+	@echo 'written to build/docs/index.html'
+
+.venv/.docs: .venv/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
 format: .venv/.installed
