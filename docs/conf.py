@@ -11,7 +11,7 @@ version = release = installed("egm")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
 html_theme = "furo"
 html_title = f"egm {release}"
-highlight_language = "sh"  # of blocks without a language: commands
+highlight_language = "text"  # of blocks without a language
 smartquotes = False  # would make dashes of the options of commands
 
 myst_enable_extensions = ["dollarmath"]
