@@ -9,6 +9,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 #: pages whose Python blocks follow each other; elsewhere each runs by itself
 TOGETHER = [DOCS / "tutorial.md"]
+SHELL = ("", "sh", "bash")  # languages of blocks that hold commands
 FENCE = re.compile(r"^( *)```([^\s`]*)[^\n`]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 

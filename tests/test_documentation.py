@@ -15,9 +15,9 @@ import yaml
 import egm
 from egm.extras import MissingPackage
 from egm.registry import OPTION_GROUPS
-from pages import DOCS, PAGES, ROOT, TOGETHER, Block, blocks, files, name_of, prose, spans
+from pages import DOCS, PAGES, ROOT, SHELL, TOGETHER, Block, blocks, files, name_of, prose, spans
 
-LANGUAGES = {"", "sh", "python", "yaml", "text"}  # the first two hold commands: test_documented_commands.py
+LANGUAGES = {*SHELL, "python", "yaml", "text"}
 ALONE = [
     pytest.param(block, id=f"{name_of(page)}-{number}")
     for page in PAGES
@@ -40,6 +40,7 @@ def test_code_blocks_run(block):
     run(block, {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", TOGETHER, ids=name_of)
 def test_blocks_that_follow_each_other_print_what_the_page_says(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -28,7 +28,7 @@ from egm.baselines.chain_options import CHAIN_METHODS
 from egm.cli import main
 from egm.cli.main import COMMANDS
 from egm.cli.parsing import peek, without
-from pages import DOCS, PAGES, ROOT, blocks, files, name_of, prose, spans
+from pages import DOCS, PAGES, ROOT, SHELL, blocks, files, name_of, prose, spans
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 LIMITS = ("--steps", "--time_limit", "--energy_calls")
@@ -43,7 +43,7 @@ def commands(page) -> list[list[str]]:
     """The words of every command in the blocks of a page; `a && b` are two."""
     found = []
     for block in blocks(page):
-        if block.language not in ("", "sh"):
+        if block.language not in SHELL:
             continue
         for line in block.text.replace("\\\n", " ").splitlines():
             lexer = shlex.shlex(line, posix=True, punctuation_chars="&|;<>()")
@@ -230,6 +230,7 @@ def terminal(tmp_path, monkeypatch, capsys, home):
             del sys.modules[name]  # another page has another my_module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=name_of)
 def test_commands_in_blocks_run(page, tmp_path, terminal):
     for name, text in {"my_module.py": OWN, **shown_files(), **files(page)}.items():
