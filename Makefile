@@ -50,15 +50,6 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 		{ echo 'test-browser needs Chromium, and it could not be installed with apt-get; install it and try again'; exit 1; }
 	touch $@
 
-# The documentation; a warning is an error.
-docs: .venv/.docs
-	$(BIN)/python -m sphinx -W --keep-going --quiet docs build/docs
-	@echo 'written to build/docs/index.html'
-
-.venv/.docs: .venv/.installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
-	touch $@
-
 format: .venv/.installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -68,6 +59,15 @@ quickstart: .venv/.installed
 	run=runs/quickstart-$$(date +%Y%m%d-%H%M%S) && \
 		$(BIN)/egm train --recipe fast/gbrbm --time_limit 60 --device cpu --out $$run && \
 		$(BIN)/egm report $$run
+
+# The documentation; a warning is an error.
+docs: .venv/.docs
+	$(BIN)/python -m sphinx -W --keep-going --quiet docs build/docs
+	@echo 'written to build/docs/index.html'
+
+.venv/.docs: .venv/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch $@
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache build dist
