@@ -3,20 +3,13 @@
 Commands of a page run in order in one folder, which begins with what the page takes for granted: `my_module.py`, runs
 that it names, files that it shows. `egm` runs as written, but for what takes long: a thousandth of the steps and
 seconds, small networks, few draws, the CPU; and `egm reproduce` only says what it would do. Others are proven without
-being run (`RULES`). What no rule covers fails.
+being run (`command_rules.py`). What no rule covers fails.
 """
 
-import contextlib
-import functools
-import importlib.util
-import io
 import re
-import runpy
 import shlex
 import shutil
 import sys
-import tomllib
-from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,15 +17,15 @@ import pytest
 import yaml
 
 from cli_cases import OWN, TINY, TINY_SP
+from command_rules import RULES
 from egm.baselines.chain_options import CHAIN_METHODS
 from egm.cli import main
 from egm.cli.main import COMMANDS
 from egm.cli.parsing import peek, without
 from pages import DOCS, PAGES, ROOT, SHELL, blocks, files, name_of, prose, spans
 
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 LIMITS = ("--steps", "--time_limit", "--energy_calls")
-NOT_GIVEN = re.compile(r"egm: .* pip install 'egm\[\w+\]'")
+NOT_INSTALLED = re.compile(r"^egm: .* pip install 'egm\[\w+\]'$", re.MULTILINE)
 
 
 class Uncovered(AssertionError):
@@ -83,8 +76,8 @@ class Terminal:
         self._capsys.readouterr()
         code = main(argv)
         said = self._capsys.readouterr()
-        if code == 2 and NOT_GIVEN.match(said.err):
-            self.missing.append(said.err.strip())
+        if code == 2 and (match := NOT_INSTALLED.search(said.err)):
+            self.missing.append(match[0])
             return
         assert code == 0, f"{shlex.join(words)}, run as egm {shlex.join(argv)}: {code}, {said.out}{said.err}"
 
@@ -151,66 +144,6 @@ def given(argv: list[str], name: str, value: object) -> list[str]:
     return [*without(argv, name), name, str(value)]
 
 
-# ---------------------------------------------------------------------- what is proven otherwise
-
-
-def is_make_target(words: list[str]) -> None:
-    (target,) = (word for word in words if "=" not in word)
-    assert re.search(rf"^{re.escape(target)}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), target
-
-
-def installs_what_there_is(words: list[str]) -> None:
-    """`pip install` of this project, with extras that it has."""
-    assert words[0] == "install", words
-    for word in (word for word in words[1:] if not word.startswith("-")):
-        match = re.fullmatch(r"(?:\.|egm)(?:\[([\w,]+)\])?", word)
-        assert match, f"pip install {word}: not this project"
-        assert set((match[1] or "report").split(",")) <= EXTRAS.keys(), word
-
-
-def runs_a_script(words: list[str]) -> None:
-    """`python FILE` has the options that it is given, and `python -m MODULE` a module and files that exist."""
-    if words[0] == "-m":
-        assert importlib.util.find_spec(words[1]), words
-        assert [word for word in words[2:] if "/" in word and not (ROOT / word).exists()] == []
-        return
-    script, options = ROOT / words[0], [word.partition("=")[0] for word in words if word.startswith("--")]
-    compile(script.read_text(encoding="utf-8"), words[0], "exec")
-    if options:
-        text = help_of(script)
-        assert [option for option in options if option not in text] == [], text
-
-
-def help_of(script: Path) -> str:
-    """What a script says with --help. Those that take no options are never asked: they would run."""
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as said:
-        patch.setattr(sys, "argv", [str(script), "--help"])
-        patch.setattr(sys, "path", [str(script.parent), *sys.path])
-        with pytest.raises(SystemExit, match="0"):
-            runpy.run_path(str(script), run_name="__main__")
-    return said.getvalue()
-
-
-def comes_with_an_extra(words: list[str], *, program: str, extra: str) -> None:
-    assert any(requirement.startswith(program) for requirement in EXTRAS[extra])
-
-
-def has_the_options(words: list[str]) -> None:
-    """A command of `egm` in the text, which may have placeholders: the command exists, and so do its options."""
-    module, _, function = COMMANDS[words[0]][0].partition(":")
-    known = getattr(import_module(module), f"{function}_parser")()._option_string_actions
-    for option in (word.partition("=")[0] for word in words if word.startswith("-")):
-        assert option in known or option.startswith(("--target", "--paths.", "--processes.")), (words[0], option)
-
-
-RULES = {
-    "egm": has_the_options,  # and those in blocks are run
-    "make": is_make_target,
-    "pip": installs_what_there_is,
-    "python": runs_a_script,
-    "tensorboard": functools.partial(comes_with_an_extra, program="tensorboard", extra="log"),
-}
-
 # ---------------------------------------------------------------------- the tests
 
 
@@ -269,6 +202,7 @@ def test_commands_in_the_text_exist(page):
         "pip install something-else",
         "python benchmarks/no_such_script.py",
         "python benchmarks/speed.py --no_such_option",
+        "python examples/no_such_example.py",
         "python -m no_such_module",
         "egm train ising --target.size 3 --no_such_option 1",
         "egm train ising",
