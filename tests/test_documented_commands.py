@@ -184,8 +184,9 @@ def shown_files() -> dict[str, str]:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_commands_in_the_text_exist(page):
     for span in spans(page):
-        if re.match(rf"(?:{'|'.join(RULES)}) [a-z.'-]", span):
-            name, *words = shlex.split(span)
+        command = span.removeprefix(".venv/bin/")
+        if re.match(rf"(?:{'|'.join(RULES)}) [a-z.'-]", command):
+            name, *words = shlex.split(command)
             RULES[name](words)
     hidden = re.findall(rf"^(?: {{4,}}|\t)(?:{'|'.join(RULES)}) .*", prose(page), re.MULTILINE)
     assert hidden == [], "commands belong into a fenced block, where they are tested"
