@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test lint types pytest test-arviz test-browser format quickstart clean
+.PHONY: test lint types pytest test-arviz test-browser docs format quickstart clean
 
 test: lint types pytest
 
@@ -59,6 +59,15 @@ quickstart: .venv/.installed
 	run=runs/quickstart-$$(date +%Y%m%d-%H%M%S) && \
 		$(BIN)/egm train --recipe fast/gbrbm --time_limit 60 --device cpu --out $$run && \
 		$(BIN)/egm report $$run
+
+# The documentation; a warning is an error.
+docs: .venv/.docs
+	$(BIN)/python -m sphinx -W --keep-going --quiet docs build/docs
+	@echo 'written to build/docs/index.html'
+
+.venv/.docs: .venv/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch $@
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache build dist

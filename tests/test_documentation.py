@@ -1,38 +1,142 @@
-"""Every Python block of the README and the documentation runs (if its extra is there), and the example does."""
+"""Every Python block of the documentation runs (if its extra is there), and pages agree with the code."""
 
+import contextlib
+import importlib
+import inspect
+import io
 import re
 import runpy
-from pathlib import Path
+import tomllib
+from fnmatch import fnmatch
 
 import pytest
+import yaml
 
+import egm
 from egm.extras import MissingPackage
+from egm.registry import OPTION_GROUPS
+from pages import DOCS, PAGES, ROOT, SHELL, TOGETHER, Block, blocks, files, name_of, prose, spans
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCKS = [
-    pytest.param(block, id=f"{page.name}-{number}")
+LANGUAGES = {*SHELL, "python", "yaml", "text"}
+ALONE = [
+    pytest.param(block, id=f"{name_of(page)}-{number}")
     for page in PAGES
-    for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
+    if page not in TOGETHER
+    for number, block in enumerate(block.text for block in blocks(page) if block.language == "python")
 ]
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_code_blocks_run(block):
+def run(block, names):
     for package in re.findall(r"^# needs (\w+)$", block, re.MULTILINE):
         pytest.importorskip(package, reason=f"this block needs {package}: pip install 'egm[{package}]'")
     try:
-        exec(compile(block, "documentation", "exec"), {})
+        exec(compile(block, "documentation", "exec"), names)
     except MissingPackage as missing:
         pytest.skip(str(missing))
 
 
+@pytest.mark.parametrize("block", ALONE)
+def test_code_blocks_run(block):
+    run(block, {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", TOGETHER, ids=name_of)
+def test_blocks_that_follow_each_other_print_what_the_page_says(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, text in files(page).items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    names, printed, compared = {}, "", 0
+    for block in blocks(page):
+        if block.language == "python":
+            assert printed == "", f"the page does not show what is printed: {printed}"
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                run(block.text, names)
+            printed = without_numbers(out.getvalue())
+        elif block.language == "text":
+            assert without_numbers(block.text) == printed
+            printed, compared = "", compared + 1
+    assert printed == ""
+    assert compared > 0
+
+
+def without_numbers(text):
+    return " ".join(re.sub(r"-?\d+(\.\d+)?", "#", text).split())
+
+
+def test_numbers_are_all_that_may_differ():
+    assert without_numbers("a  -0.51 (12)\n") == without_numbers("a 3.0 (4)")
+    assert without_numbers("ESS 0.5, no problem") != without_numbers("ESS 0.5, unreliable")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_block_is_of_a_kind_that_is_tested(page):
+    """A fence that is not closed, or of another kind, would hide what it holds."""
+    assert re.findall(r"^ *(?:```|~~~).*", prose(page), re.MULTILINE) == []
+    assert [block.language for block in blocks(page) if not known(block)] == []
+    for block in blocks(page):
+        if block.language == "yaml":
+            yaml.safe_load(block.text)
+
+
+def known(block: Block) -> bool:
+    return block.language in LANGUAGES or bool(re.fullmatch(r"\{[\w-]+\}", block.language))
+
+
 def test_readme_shows_both_commands():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for name in ("quickstart", "test"):
-        assert f"make {name}" in text
-        assert re.search(rf"^{name}:", makefile, re.MULTILINE)
+    assert "make quickstart" in text
+    assert "make test" in text
+
+
+def test_theory_names_what_exists():
+    named = [span for span in spans(DOCS / "theory.md") if re.fullmatch(r"egm\.[\w.]+", span)]
+    assert len(named) > 70
+    assert [name for name in named if find(name) is None] == []
+    assert find("egm.paths.Path.no_such_thing") is None
+    assert find("egm.no_such_module.thing") is None
+
+
+def find(name: str):
+    """What a dotted name stands for, or None."""
+    parts = name.split(".")
+    for i in range(len(parts), 0, -1):
+        with contextlib.suppress(ModuleNotFoundError):
+            thing = importlib.import_module(".".join(parts[:i]))
+            for part in parts[i:]:
+                thing = getattr(thing, part, None)
+            return thing
+    return None
+
+
+def test_the_reference_has_every_public_name():
+    page = (DOCS / "api" / "egm.md").read_text(encoding="utf-8")
+    for name in egm.__all__:
+        if inspect.ismodule(getattr(egm, name)):
+            assert f"automodule:: egm.{name}\n" in (DOCS / "api" / f"{name}.md").read_text(encoding="utf-8")
+        else:
+            assert re.search(rf":: egm\.{name}$", page, re.MULTILINE), name
+    options = (DOCS / "api" / "options.md").read_text(encoding="utf-8")
+    for group in OPTION_GROUPS.values():
+        assert f":: {group.__module__}.{group.__name__}\n" in options
+
+
+def test_every_page_is_in_the_table_of_contents():
+    """Sphinx warns of others, and `make docs` is not part of `make test`."""
+    trees = [block.text for block in blocks(DOCS / "index.md") if block.language == "{toctree}"]
+    listed = [line for tree in trees for line in tree.splitlines() if line and not line.startswith(":")]
+    pages = [page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")]
+    assert [page for page in pages if page != "index" and not any(fnmatch(page, entry) for entry in listed)] == []
+    assert [entry for entry in listed if "*" not in entry and entry not in pages] == []
+
+
+def test_versions_agree():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert egm.__version__ == project["version"] == citation["version"]
+    assert citation["authors"] == project["authors"]
+    assert f"\n## {egm.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

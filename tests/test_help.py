@@ -1,12 +1,9 @@
 """Help fits on a screen and shows examples, `egm list` says what everything is, and shells complete it."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
-from importlib import import_module
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +15,6 @@ from egm.cli.main import COMMANDS
 from egm.registry import METHODS, TARGETS, method_names
 
 LINES, COLUMNS = 40, 100
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS), ["train", "ising"], ["train", "gbrbm"]])
@@ -76,29 +72,6 @@ def test_a_recipe_without_a_comment_has_no_description(tmp_path):
     file.write_text("target: Funnel(dim=2)\n", encoding="utf-8")
     assert egm.recipes.about(str(file)) == ""
     assert egm.recipes.about("fast/gmm40") == "Forty Gaussians in the plane; not one of the paper's targets."
-
-
-def commands_in(page):
-    """Command lines of `egm` in the blocks of a page that are not Python, without comments; a line may go on."""
-    blocks = re.findall(r"```\w*\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    lines = (line for block in blocks for line in block.replace("\\\n", " ").splitlines())
-    found = (re.match(r"(?:\S*/)?egm ([a-z]+)\b([^#]*)", line) for line in lines)
-    return [(match[1], match[2]) for match in found if match]
-
-
-@pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
-)
-def test_commands_of_the_documentation_have_the_options_they_show(page):
-    for command, rest in commands_in(page):
-        module, _, function = COMMANDS[command][0].partition(":")
-        known = getattr(import_module(module), f"{function}_parser")()._option_string_actions
-        for option in re.findall(r"(?<!\S)--[a-z_]+(?:\.\w+)?", rest):
-            assert option in known or option.startswith(("--target", "--paths.", "--processes.")), (command, option)
-
-
-def test_there_are_commands_in_the_documentation():
-    assert {command for command, _ in commands_in(ROOT / "docs" / "exporting.md")} >= {"sample", "watch", "completion"}
 
 
 # ---------------------------------------------------------------------- completion
