@@ -11,8 +11,8 @@ from torch import nn
 
 import egm
 from egm import processes
-from egm.build import split_options
 from egm.methods.egm_options import EGMOptions
+from egm.options import split_options
 from egm.paths import VE, CondOT, Cosine, Masked, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow, Jump, Superposition
 from egm.targets import Ising, JointMoG

@@ -13,9 +13,9 @@ from egm.build import (
     make_sampler,
     make_target,
     outputs_of,
-    split_options,
 )
 from egm.expressions import describe
+from egm.options import split_options
 from egm.registry import METHODS
 
 COLUMNS = [

@@ -8,7 +8,8 @@ import torch
 
 import egm
 from egm import targets
-from egm.build import make_config, make_method, make_path, make_processes, make_sampler, split_options
+from egm.build import make_config, make_method, make_path, make_processes, make_sampler
+from egm.options import split_options
 from egm.targets.base import Target
 from egm.train.progress import Silent
 from egm.train.run_directory import RunDirectory

@@ -14,7 +14,6 @@ from egm.baselines.chain_sampler import ChainSampler
 from egm.baselines.chains import fit_chains, load_chains, refuse_to_resume
 from egm.build import (
     DTYPES,
-    checked_option,
     default_energy_body,
     default_network,
     make_body,
@@ -26,10 +25,10 @@ from egm.build import (
     make_sampler,
     make_target,
     outputs_of,
-    split_options,
 )
 from egm.evaluation import quick_scores
 from egm.expressions import describe, nearest
+from egm.options import checked_option, split_options
 from egm.paths.product import AnyPath
 from egm.processes.base import Process
 from egm.registry import METHODS, MethodKind, method_names

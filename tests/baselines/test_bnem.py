@@ -1,7 +1,7 @@
 """BNEM: the denoiser that an energy's gradient is, and a sampler that is trained as an energy alone."""
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ import egm
 from egm.baselines.bnem import EnergyScore
 from egm.energy_model import EnergyModel
 from egm.paths import VE, VP, CondOT, ProductPath
+from egm.paths.gaussian import GaussianPath
 from egm.spaces import Real, Space
 from egm.targets import DW4, JointMoG, Target
 from marginals import LabelledGaussians
@@ -51,7 +52,7 @@ def test_a_steep_energy_is_cut():
     def rescaled(x, clip, t):
         time = torch.tensor(t, dtype=torch.float64)
         network = EnergyScore(Steep(), oracle.path, clip)  # type: ignore[arg-type]
-        path = oracle.path["x"]
+        path = cast(GaussianPath, oracle.path["x"])
         alpha, variance = path.alpha(time), path.variance(time)
         total = alpha.square() + variance
         return (network({"x": x}, time)["x"] - alpha / total * x) * (total / variance).sqrt()

@@ -31,8 +31,9 @@ import torch
 from egm.baselines.chain_options import TEMPERING_ONLY, ChainOptions
 from egm.baselines.chain_run import ChainRun
 from egm.baselines.chain_sampler import ChainSampler
-from egm.build import DTYPES, make_space, options_by_group, target_entries
+from egm.build import DTYPES, make_space, target_entries
 from egm.mcmc import MALA, Alternate, Gibbs, Kernel, ParallelTempering, SwendsenWang
+from egm.options import options_by_group
 from egm.spaces import Space
 from egm.targets.base import Target
 from egm.train.progress import make_progress
