@@ -19,6 +19,7 @@ from torch import Tensor
 
 import egm
 from egm.metrics import w1
+from egm.registry import METHODS
 
 DRAWS = 4000
 EXACT_DRAWS = 20_000
@@ -179,12 +180,13 @@ class Cell:
 
     def train(self, seed: int, target: egm.Target | None = None, **overrides: Any) -> egm.Sampler:
         """Train, on the problem's target unless another is given."""
+        common = {name: value for name, value in COMMON.items() if name not in METHODS[self.method].ignores}
         return egm.fit(
             target or PROBLEMS[self.problem].target, self.method,
             paths={name: path for name, (_, path) in self.dynamics.items()},
             processes={name: process for name, (process, _) in self.dynamics.items()},
             network=NETWORK, energy_network=NETWORK if self.method == "egm-bs" else None,
-            seed=seed, device="cpu", progress=False, **{**COMMON, **self.options, **overrides},
+            seed=seed, device="cpu", progress=False, **{**common, **self.options, **overrides},
         )  # fmt: skip
 
     def score(self, sampler: egm.Sampler, seed: int) -> float:
