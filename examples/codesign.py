@@ -26,10 +26,11 @@ from egm.report.plotting import pyplot
 
 COMPOSITIONS, KINDS = ("AAAA", "AAAB", "AABB", "ABBB", "BBBB"), ("AA", "AB", "BB")
 Row = tuple[str, float, float, float, float]  # name, estimate and its standard error, reference and its own
+Options = dict[str, Any]
 
-COMMON: dict[str, Any] = {"batch_size": 256, "inner_steps": 20, "refresh": 512, "buffer": 8192, "refresh_steps": 32}
-FULL = {"network": "EGNN(width=32, depth=2)", "learning_rate": 3e-3, "steps": 2500, "sample_steps": 128}
-QUICK = {"network": "EGNN(width=32, depth=1)", "learning_rate": 5e-3, "steps": 150, "sample_steps": 32}
+COMMON: Options = {"batch_size": 256, "inner_steps": 20, "refresh": 512, "buffer": 8192, "refresh_steps": 32}
+FULL: Options = {"network": "EGNN(width=32, depth=2)", "learning_rate": 3e-3, "steps": 2500, "sample_steps": 128}
+QUICK: Options = {"network": "EGNN(width=32, depth=1)", "learning_rate": 5e-3, "steps": 150, "sample_steps": 32}
 CHAINS = {"chains": 512, "warmup": 200, "steps": 400}
 
 
@@ -100,7 +101,7 @@ def main() -> None:
     options = parser.parse_args()
     target = egm.targets.JointDW4()
     began = time.process_time()
-    sampler = egm.fit(target, **COMMON, **(QUICK if options.quick else FULL), seed=0, device="cpu")
+    sampler = egm.fit(target, **COMMON | (QUICK if options.quick else FULL), seed=0, device="cpu")
     seconds, calls = time.process_time() - began, target.energy_calls
     draws = sampler.sample(2000 if options.quick else 10_000, seed=1)
     chains = reference(target, **({"chains": 128, "warmup": 40, "steps": 40} if options.quick else CHAINS))

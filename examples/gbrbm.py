@@ -23,10 +23,11 @@ from egm.report.plotting import pyplot
 
 W = torch.tensor([[5.0, 0.0, -5.0], [0.0, 5.0, 0.0]])
 Row = tuple[str, float, float, float]  # name, estimate, standard error, exact value
+Options = dict[str, Any]
 
-COMMON: dict[str, Any] = {"network": "ResidualMLP(width=64, depth=3)", "learning_rate": 3e-3, "inner_steps": 20}
-FULL = {"steps": 2000, "batch_size": 512, "refresh": 1024, "buffer": 8192, "refresh_steps": 32, "sample_steps": 128}
-QUICK = {"steps": 200, "batch_size": 256, "refresh": 512, "buffer": 4096, "refresh_steps": 16, "sample_steps": 32}
+COMMON: Options = {"network": "ResidualMLP(width=64, depth=3)", "learning_rate": 3e-3, "inner_steps": 20}
+FULL: Options = {"steps": 2000, "batch_size": 512, "refresh": 1024, "refresh_steps": 32, "sample_steps": 128}
+QUICK: Options = {"steps": 200, "batch_size": 256, "refresh": 512, "refresh_steps": 16, "sample_steps": 32}
 
 
 def marginals(target: egm.targets.GBRBM, draws: egm.Draws) -> list[Row]:
@@ -67,7 +68,7 @@ def main() -> None:
     options = parser.parse_args()
     target = egm.targets.GBRBM(W=W.tolist())
     began = time.process_time()
-    sampler = egm.fit(target, **COMMON, **(QUICK if options.quick else FULL), seed=0, device="cpu")
+    sampler = egm.fit(target, **COMMON | (QUICK if options.quick else FULL), seed=0, device="cpu")
     seconds, calls = time.process_time() - began, target.energy_calls
     draws = sampler.sample(2000 if options.quick else 10_000, seed=1)
 

@@ -24,17 +24,11 @@ from egm.report.plotting import pyplot
 
 Y = (-3.9, -3.2, -1.9, -0.6, 0.2, 0.9, 1.8, 3.3, 4.1)
 Row = tuple[str, float, float, float]  # name, estimate, standard error, exact value
+Options = dict[str, Any]
 
-COMMON: dict[str, Any] = {"network": "ResidualMLP(width=64, depth=3)", "batch_size": 256, "refresh": 512}
-FULL = {
-    "buffer": 4096,
-    "steps": 4000,
-    "learning_rate": 3e-3,
-    "inner_steps": 20,
-    "refresh_steps": 16,
-    "sample_steps": 64,
-}
-QUICK = {"steps": 300, "learning_rate": 5e-3, "inner_steps": 30, "refresh_steps": 8, "sample_steps": 16}
+COMMON: Options = {"network": "ResidualMLP(width=64, depth=3)", "batch_size": 256, "refresh": 512, "buffer": 4096}
+FULL: Options = {"steps": 4000, "learning_rate": 3e-3, "inner_steps": 20, "refresh_steps": 16, "sample_steps": 64}
+QUICK: Options = {"steps": 300, "learning_rate": 5e-3, "inner_steps": 30, "refresh_steps": 8, "sample_steps": 16}
 
 
 def marginals(target: egm.targets.GaussianMixturePosterior, draws: egm.Draws) -> list[Row]:
@@ -62,7 +56,8 @@ def marginals(target: egm.targets.GaussianMixturePosterior, draws: egm.Draws) ->
 def draw(target: egm.targets.GaussianMixturePosterior, draws: egm.Draws, file: Path) -> None:
     """Who belongs together, estimated against exact; the means by label, and in ascending order."""
     figure, (pairs, labels, ordered) = pyplot().subplots(1, 3, figsize=(10, 3.2), layout="constrained")
-    i, j = torch.triu_indices(*target.together_probabilities.shape, 1)
+    n = len(target.fitted_means)
+    i, j = torch.triu_indices(n, n, 1)
     together, errors = draws.expect(lambda mu, z: z[:, i] == z[:, j])
     pairs.plot([0, 1], [0, 1], color="black", linewidth=0.8)
     pairs.errorbar(target.together_probabilities[i, j], together, 2 * errors, fmt="o", markersize=3, capsize=2)
@@ -80,7 +75,8 @@ def draw(target: egm.targets.GaussianMixturePosterior, draws: egm.Draws, file: P
             axis.hist(known, edges.numpy(), density=True, color="0.85", label=None if j else "exact draws")
             found, bar = density[j, 1:-1], 2 * error[j, 1:-1]
             axis.errorbar(centres, found, bar, fmt=style, markersize=3, linewidth=1, label=f"{name}{j + 1}")
-        axis.set(xlabel="mean of a component", ylabel="posterior density ± 2 s.e.", title=title, ylim=(0, None))
+        axis.set(xlabel="mean of a component", ylabel="posterior density ± 2 s.e.", title=title)
+        axis.set_ylim(0, 1.5 * float(density.max()))  # with room for the legend
         axis.legend(frameon=False)
     figure.savefig(file, metadata={"Date": None})
 
@@ -94,7 +90,7 @@ def main() -> None:
     y, k = (Y[::2], 2) if options.quick else (Y, 3)
     target = egm.targets.GaussianMixturePosterior(y, k, noise=1.0, prior_scale=3.0)
     began = time.process_time()
-    sampler = egm.fit(target, **COMMON, **(QUICK if options.quick else FULL), seed=0, device="cpu")
+    sampler = egm.fit(target, **COMMON | (QUICK if options.quick else FULL), seed=0, device="cpu")
     seconds, calls = time.process_time() - began, target.energy_calls
     draws = sampler.sample(2000 if options.quick else 10_000, seed=1)
 

@@ -23,11 +23,12 @@ from egm.extras import needed
 from egm.report.plotting import pyplot
 
 Row = tuple[str, float, float, float]  # name, estimate, standard error, exact value
+Options = dict[str, Any]
 
-COMMON: dict[str, Any] = {"network": "SiteMLP(width=64, depth=2, site_width=16, site_depth=1, frequencies=0)"}
+COMMON: Options = {"network": "SiteMLP(width=64, depth=2, site_width=16, site_depth=1, frequencies=0)"}
 COMMON |= {"learning_rate": 3e-3, "inner_steps": 20, "batch_size": 256, "refresh": 512, "buffer": 4096}
-FULL = {"steps": 5000, "refresh_steps": 24, "sample_steps": 64}
-QUICK = {"steps": 150, "refresh_steps": 8, "sample_steps": 16}
+FULL: Options = {"steps": 5000, "refresh_steps": 24, "sample_steps": 64}
+QUICK: Options = {"steps": 150, "refresh_steps": 8, "sample_steps": 16}
 
 
 def diabetes(patients: int, predictors: int) -> tuple[egm.targets.SpikeSlab, list[str]]:
@@ -35,7 +36,7 @@ def diabetes(patients: int, predictors: int) -> tuple[egm.targets.SpikeSlab, lis
     data = needed("sklearn.datasets", what="the diabetes data set", extra="examples").load_diabetes()
     X, y = data.data[:patients, :predictors], data.target[:patients]
     X, y = (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std()
-    residual = y - X @ np.linalg.lstsq(X, y)[0]
+    residual = y - X @ np.linalg.lstsq(X, y, rcond=None)[0]
     noise = math.sqrt(residual @ residual / (patients - predictors - 1))
     return egm.targets.SpikeSlab(X, y, noise=noise, slab=0.3, inclusion=0.5), data.feature_names[:predictors]
 
@@ -75,7 +76,7 @@ def main() -> None:
     options = parser.parse_args()
     target, names = diabetes(*((30, 4) if options.quick else (100, 10)))
     began = time.process_time()
-    sampler = egm.fit(target, **COMMON, **(QUICK if options.quick else FULL), seed=0, device="cpu")
+    sampler = egm.fit(target, **COMMON | (QUICK if options.quick else FULL), seed=0, device="cpu")
     seconds, calls = time.process_time() - began, target.energy_calls
     draws = sampler.sample(2000 if options.quick else 10_000, seed=1)
 

@@ -85,6 +85,7 @@ def test_weights_of_other_draws_are_seen(run, monkeypatch):
 
     def mixed_up(*given, **options):
         draws = sample(*given, **options)
+        assert draws.log_weights is not None
         return egm.Draws(draws.space, draws.state, log_weights=draws.log_weights.flip(0))
 
     monkeypatch.setattr(egm.Sampler, "sample", mixed_up)
