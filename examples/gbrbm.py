@@ -5,7 +5,7 @@
 Given h, v is Gaussian around Wh, so every h belongs to one of six modes. Their exact probabilities, sums over the eight
 h, stand beside the estimates.
 
-    python examples/gbrbm.py                      about two minutes of one CPU core
+    python examples/gbrbm.py                      a minute or two of one CPU core
     python examples/gbrbm.py --quick --out DIR    a few seconds, and larger error bars
 """
 
