@@ -94,11 +94,11 @@ def test_weights_of_other_draws_are_seen(run, monkeypatch):
     assert all(fault.startswith("mode at") for fault in found)
 
 
-def test_without_scikit_learn_the_fix_is_named(run, monkeypatch):
-    pytest.importorskip("sklearn", reason="sklearn is absent for real")
+def test_without_scikit_learn_the_fix_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    monkeypatch.setattr(sys, "argv", ["spike_slab.py", "--out", str(tmp_path)])
     with pytest.raises(MissingPackage, match=r"the diabetes data set needs sklearn: pip install 'egm\[examples\]'"):
-        run("spike_slab")
+        runpy.run_path(str(ROOT / "examples" / "spike_slab.py"), run_name="__main__")
 
 
 @EACH
