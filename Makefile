@@ -15,7 +15,7 @@ test: lint types pytest
 
 # What some tests need beside; the quickstart does without.
 .venv/.extras: .venv/.installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bayes,completion,log]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bayes,completion,examples,log]'
 	touch $@
 
 lint: .venv/.installed

@@ -59,26 +59,28 @@ def dw4_log_z(beta: float = 1.0) -> float:
 
 
 def joint_dw4_log_z(beta: float = 1.0, *, steps: tuple[float, float] = (1 / 6, 1 / 10)) -> float:
-    """Log Z of JointDW4 at an inverse temperature: a sum over types, the cusps' O(step³) removed by extrapolation.
+    """Log Z of JointDW4 at an inverse temperature: a sum over types."""
+    return math.log(joint_dw4_compositions(beta, steps=steps).sum())
 
-    Only the number m of particles of the second type matters: the binomial (4 over m) counts the assignments.
+
+def joint_dw4_compositions(beta: float = 1.0, *, steps: tuple[float, float] = (1 / 6, 1 / 10)) -> np.ndarray:
+    """The part of Z of JointDW4 that has m = 0 .. 4 particles of the second type, [5].
+
+    Only m matters, the binomial (4 over m) counts the assignments; the cusps' O(step³) is removed by extrapolation.
     """
     b, c = [[-3.0, -2.5], [-2.5, -2.8]], [[0.8, 0.4], [0.4, 0.6]]
 
-    def partition(step: float) -> float:
-        total = 0.0
-        for m in range(5):
-            types = [0] * (4 - m) + [1] * m
+    def partition(m: int, step: float) -> float:
+        types = [0] * (4 - m) + [1] * m
 
-            def pair(d: np.ndarray, i: int, j: int, types: list[int] = types) -> np.ndarray:
-                first, second = types[i], types[j]
-                return 0.5 * beta * (b[first][second] * (d - 2) ** 2 + c[first][second] * (d - 2) ** 4)
+        def pair(d: np.ndarray, i: int, j: int) -> np.ndarray:
+            first, second = types[i], types[j]
+            return 0.5 * beta * (b[first][second] * (d - 2) ** 2 + c[first][second] * (d - 2) ** 4)
 
-            total += math.comb(4, m) * math.exp(four_particle_log_z(pair, reach=6.0, step=step))
-        return total
+        return math.comb(4, m) * math.exp(four_particle_log_z(pair, reach=6.0, step=step))
 
-    coarse, fine = (partition(step) for step in steps)
-    return math.log(fine + (fine - coarse) / ((steps[0] / steps[1]) ** 3 - 1))
+    coarse, fine = (np.array([partition(m, step) for m in range(5)]) for step in steps)
+    return fine + (fine - coarse) / ((steps[0] / steps[1]) ** 3 - 1)
 
 
 def energy_moments(log_z: Callable[[float], float], *, delta: float = 0.05) -> tuple[float, float]:
