@@ -67,6 +67,9 @@ def test_metrics_come_from_the_evaluation(runs, tmp_path):
         assert value in shown
     assert any("Distances over floors" in (svg["aria-label"] or "") for svg in page.all("svg"))
     assert "2 comparisons of 40 draws" in page.text
+    seen = record["observables"]["magnetization"]
+    assert f"± {seen['stderr'][0]:.3f}" in page.text
+    assert f"± {seen['reference_stderr'][0]:.3f}" in page.text
     assert "not evaluated" not in page.text
 
 
@@ -104,8 +107,11 @@ def test_without_its_target_what_needs_the_energy_is_left_out_and_said(runs, tmp
 
 
 def test_chains(runs, tmp_path):
-    page = read(write_report([runs["chain"]], tmp_path / "a.html", n=N))
+    run = shutil.copytree(runs["chain"], tmp_path / "run")
+    assert main(["evaluate", str(run), "--n", "40", "--repeats", "2", "--floor_pairs", "2"]) == 0
+    page = read(write_report([run], n=N))
     check_page(page)
+    assert "their errors are in the table above" in page.text
     assert any("states of Markov chains have none" in text for text in page.texts)
     told = " ".join(svg["aria-label"] or "" for svg in page.all("svg"))
     assert "over contours" in told

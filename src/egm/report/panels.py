@@ -16,6 +16,7 @@ import torch
 
 from egm.diagnostics import pareto_k, pareto_k_limit
 from egm.metrics.floors import TOLERANCE
+from egm.metrics.metrics import LABELS
 from egm.report.contents import Contents
 from egm.report.markup import Html
 from egm.report.plotting import (
@@ -43,11 +44,10 @@ CURVES = {
     "b": "inverse temperature b",
     "sampler_loss": "loss of the sampler",
     "energy_loss": "loss of the energy model",
-    "e_w1": "E-W1 in training",
+    "e_w1": f"{LABELS['e_w1']} in training",
     "mean_energy": "mean energy of new states",
 }
 SETS = {"draws": "metrics", "resampled": "resampled"}  # what an evaluation scores
-LABELS = {"e_w1": "E-W1", "e_w2": "E-W2", "m_w1": "M-W1", "x_w2": "x-W2"}
 
 
 def metric_figure(run: Contents) -> Html | None:

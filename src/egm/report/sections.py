@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from egm.draws import UNSEEN
+from egm.metrics.metrics import LABELS
 from egm.report.contents import Contents
 from egm.report.markup import Cell, Html, Number, count, element, joined, prose, table
-from egm.report.panels import LABELS, histograms, metric_figure, training_figures, weight_figures
+from egm.report.panels import histograms, metric_figure, training_figures, weight_figures
 from egm.report.plotting import figures
 from egm.report.samples import sample_figures, symbol_table
 
@@ -161,15 +162,16 @@ def _observables(run: Contents) -> Html | None:
     """Means beside those of the reference, as the evaluation recorded them."""
     rows: list[list[Cell]] = []
     for name, found in ((run.results or {}).get("observables") or {}).items():
-        lines = zip(found["mean"], found["stderr"], found["reference"], strict=True)
-        for i, (mean, stderr, reference) in enumerate(lines):
-            label = name if len(found["mean"]) == 1 else f"{name}[{i}]"
-            rows.append([label, _with_error(mean, stderr), _number(reference, 4)])
+        none = [None] * len(found["mean"])
+        errors = found["stderr"] or none, found.get("reference_stderr") or none
+        for i, parts in enumerate(zip(found["mean"], errors[0], found["reference"], errors[1], strict=True)):
+            label = name if len(none) == 1 else f"{name}[{i}]"
+            rows.append([label, _with_error(*parts[:2]), _with_error(*parts[2:])])
     if not rows:
         return None
     hidden = f" The first {MOST_LINES} of {len(rows)} are shown." if len(rows) > MOST_LINES else ""
-    error = "the spread of choices among the same states, which says nothing of the chains" if _is_chain(run) else ""
-    text = f"Means of observables (weighted where there are weights) ± {error or 'standard error'}.{hidden}"
+    text = f"Means of observables (weighted where there are weights) ± standard error.{hidden}"
+    text += " States of chains depend on each other: their errors are in the table above." if _is_chain(run) else ""
     columns = ["observable", "draws", "reference"]
     return joined([element("p", text), table(columns, rows[:MOST_LINES], label="Means of observables")])
 
