@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test lint types pytest test-arviz test-browser format quickstart clean
+.PHONY: test lint types pytest test-arviz test-browser test-install format quickstart clean
 
 test: lint types pytest
 
@@ -49,6 +49,12 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 		{ $(SUDO) apt-get update && $(SUDO) apt-get install --yes --no-install-recommends chromium; } || \
 		{ echo 'test-browser needs Chromium, and it could not be installed with apt-get; install it and try again'; exit 1; }
 	touch $@
+
+# The package without extras, in an empty environment.
+test-install:
+	$(PYTHON) -m venv --clear .venv/bare
+	.venv/bare/bin/python -m pip install --quiet --constraint constraints.txt .
+	.venv/bare/bin/python -I tests/bare_install.py
 
 format: .venv/.installed
 	$(BIN)/ruff check --fix .

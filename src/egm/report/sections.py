@@ -15,6 +15,7 @@ from egm.report.plotting import figures
 from egm.report.samples import sample_figures, symbol_table
 
 MOST_LINES = 24  # of observables
+PUBLISHED_OF = {"egm-sp": "published (egm-bs)"}  # EGM-SP is not the paper's and stands beside its best
 
 
 def run_sections(run: Contents) -> Html:
@@ -97,7 +98,7 @@ def _metrics(run: Contents) -> Html | None:
         return None
     paper = (run.config.get("notes") or {}).get("paper") or {}
     columns = ["metric", "draws", *(["resampled"] if resampled else []), "floor", "draws / floor"]
-    columns += ["published"] if paper else []
+    columns += [PUBLISHED_OF.get(run.config["method"], "published")] if paper else []
     rows = []
     for name, score in scores.items():
         again = [_with_error(resampled[name]["mean"], resampled[name]["std"])] if resampled else []
@@ -121,7 +122,7 @@ def _certificate(run: Contents) -> Html | None:
     exact = None if run.target is None else run.target.log_z
     rows: list[list[Cell]] = [
         ["ESS (share of the draws)", _number(draws.ess)],
-        ["effective draws", _number(draws.ess * len(draws))],
+        ["effective draws", _count(round(draws.ess * len(draws)))],
         ["log Z", _with_error(draws.log_z, draws.log_z_stderr)],
         *([["log Z, exactly", _number(exact, 6)]] if exact is not None else []),
         ["ELBO", _number(draws.elbo, 6)],
