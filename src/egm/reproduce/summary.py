@@ -23,8 +23,8 @@ BEGIN, END = "<!-- results -->", "<!-- /results -->"
 TEXT = """\
 {metric}, the W1 distance between the energies of {n} draws, as they were drawn, and of {n} reference draws: mean ±
 standard deviation over seeds. The floor is its value for exact draws; what is below it is so by chance. ESS and energy
-calls are those of EGM-SP, means over seeds, trained on {on}. Numbers of the first column are the paper's, all others were
-run here.
+calls are those of EGM-SP, means over seeds, trained on {on}. Numbers of the first column are the paper's, all others
+were run here.
 """
 
 
