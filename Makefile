@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test lint types pytest test-arviz test-browser test-install format quickstart clean
+.PHONY: test lint types pytest test-arviz test-browser format quickstart clean
 
 test: lint types pytest
 
@@ -51,6 +51,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 	touch $@
 
 # The package without extras, in an empty environment.
+.PHONY: test-install
 test-install:
 	$(PYTHON) -m venv --clear .venv/bare
 	.venv/bare/bin/python -m pip install --quiet --constraint constraints.txt .

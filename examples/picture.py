@@ -1,8 +1,8 @@
-"""The picture of the README: draws of three trained samplers above exact draws of the same targets.
+"""The picture of the README: draws of three trained samplers, as they come and by their weights, and exact draws.
 
     python examples/picture.py docs/picture.png      # trains on one CPU core, some minutes; needs egm[report]
 
-Draws are shown as they were drawn, before weighting; ESS says how many of them count. Everything is seeded.
+In the second row draws are chosen in proportion to their weights, out of ten thousand. Everything is seeded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from egm.files import replacing
 from egm.report.plotting import pyplot
 from egm.spaces import State
 
-POINTS, LATTICES = 1000, (6, 10)  # shown in a panel: points of a scatter, rows and columns of lattices
+POINTS, LATTICES = 700, (5, 10)  # shown in a panel: points of a scatter, rows and columns of lattices
 COLOURS = ("#1d5fb4", "#c2571a", "#2a8a57", "#8a4fb0", "#b3261e", "#008a8a", "#8a6100", "#5b6675")
 SEED = 1  # of the draws
 
@@ -58,10 +58,10 @@ def two_wells(axis: Any, state: State) -> None:
     axis.set(xlim=(-3, 3), ylim=(-3, 3))
 
 
-COMMON = {"batch_size": 512, "refresh": 1024, "inner_steps": 20, "buffer": 8192, "learning_rate": 3e-3}
+COMMON = {"batch_size": 512, "refresh": 1024, "inner_steps": 30, "buffer": 8192, "learning_rate": 3e-3}
 PANELS = (
     Panel(
-        "mixed: GB-RBM, reals and\nsymbols (colours)",
+        "mixed: GB-RBM, reals and symbols (colours)",
         egm.targets.GBRBM(),
         {**COMMON, "steps": 900, "network": "ResidualMLP(width=64, depth=3)", "refresh_steps": 48, "sample_steps": 96},
         symbols_and_reals,
@@ -69,13 +69,13 @@ PANELS = (
     Panel(
         "symbols: Ising 6 × 6, β = 0.4",
         egm.targets.Ising(6, 0.4),
-        {**COMMON, "batch_size": 256, "steps": 500, "network": "LatticeConv(width=24, depth=3)", "refresh_steps": 12},
+        {**COMMON, "batch_size": 256, "steps": 800, "network": "LatticeConv(width=24, depth=3)", "refresh_steps": 12},
         lattices,
     ),
     Panel(
         "reals: the wells of ManyWell(4)",
         egm.targets.ManyWell(4),
-        {**COMMON, "steps": 600, "network": "ResidualMLP(width=64, depth=3)", "refresh_steps": 48, "sample_steps": 96},
+        {**COMMON, "steps": 1200, "network": "ResidualMLP(width=64, depth=3)", "refresh_steps": 48, "sample_steps": 96},
         two_wells,
     ),
 )
@@ -84,18 +84,21 @@ PANELS = (
 def picture(n: int = 10_000, **changes: Any) -> Any:
     """Train and draw n times; `changes` go over the options of every panel."""
     plt = pyplot()
-    figure, axes = plt.subplots(2, len(PANELS), figsize=(9, 5.2), layout="constrained")
-    for (above, below), panel in zip(axes.T, PANELS, strict=True):
+    figure, axes = plt.subplots(3, len(PANELS), figsize=(9, 7), layout="constrained")
+    for column, panel in zip(axes.T, PANELS, strict=True):
         sampler = egm.fit(panel.target, device="cpu", seed=0, **{**panel.options, **changes})
         draws = sampler.sample(n, seed=SEED)
         print(f"{panel.target!r}: ESS {draws.ess:.3f}, log Z {draws.log_z:.4f} ± {draws.log_z_stderr:.4f}")
         print(f"  exactly {panel.target.log_z}; {panel.target.energy_calls} energy calls")
-        panel.show(above, draws.state)
-        panel.show(below, panel.target.exact_sample(n, seed=SEED))
-        above.set_title(f"{panel.title}\nESS {draws.ess:.2f}")
-        for axis, label in ((above, "draws of the sampler"), (below, "exact draws")):
-            axis.set(xticks=[], yticks=[])
-            axis.set_ylabel(label if axis in axes[:, 0] else "")
+        rows = {
+            "draws": draws.state,
+            "by their weights": draws.resample(n, seed=SEED),
+            "exact draws": panel.target.exact_sample(n, seed=SEED),
+        }
+        for axis, (label, state) in zip(column, rows.items(), strict=True):
+            panel.show(axis, state)
+            axis.set(xticks=[], yticks=[], ylabel=label if panel is PANELS[0] else "")
+        column[0].set_title(f"{panel.title}\nESS {draws.ess:.2f}")
     return figure
 
 
