@@ -36,8 +36,7 @@ class Panel(NamedTuple):
 
 def symbols_and_reals(axis: Any, state: State) -> None:
     """Points in the plane, coloured by their symbols."""
-    v, h = state["v"][:POINTS], state["h"][:POINTS]
-    label = (h * torch.tensor([1, 2, 4])).sum(-1)
+    v, label = state["v"][:POINTS].numpy(), (state["h"][:POINTS] * torch.tensor([1, 2, 4])).sum(-1)
     axis.scatter(v[:, 0], v[:, 1], s=3, c=[COLOURS[i] for i in label], linewidths=0)
     axis.set(xlim=(-9, 9), ylim=(-4, 9))
 
@@ -48,12 +47,12 @@ def lattices(axis: Any, state: State) -> None:
     spins = torch.nn.functional.pad(state["s"][: rows * columns].float(), (0, 1, 0, 1), value=0.5)
     size = spins.shape[-1]
     tiles = spins.reshape(rows, columns, size, size).transpose(1, 2).reshape(rows * size, columns * size)
-    axis.imshow(tiles[:-1, :-1], cmap="Blues", vmin=-0.2, vmax=1.2, interpolation="nearest", aspect="auto")
+    axis.imshow(tiles[:-1, :-1].numpy(), cmap="Blues", vmin=-0.2, vmax=1.2, interpolation="nearest", aspect="auto")
 
 
 def two_wells(axis: Any, state: State) -> None:
     """The double wells of the first two pairs against each other."""
-    x = state["x"][:POINTS]
+    x = state["x"][:POINTS].numpy()
     axis.scatter(x[:, 0], x[:, 2], s=3, c=COLOURS[0], linewidths=0)
     axis.set(xlim=(-3, 3), ylim=(-3, 3))
 

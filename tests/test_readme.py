@@ -30,6 +30,6 @@ def test_the_picture_can_be_made(capsys):
     pytest.importorskip("matplotlib")
     script = runpy.run_path(str(ROOT / "examples" / "picture.py"))
     figure = script["picture"](200, steps=2, refresh=64, batch_size=16, sample_steps=8, refresh_steps=8, progress=False)
-    assert len(figure.axes) == 2 * len(script["PANELS"])
+    assert len(figure.axes) == 3 * len(script["PANELS"])
     assert all(axis.collections or axis.images for axis in figure.axes)
     assert capsys.readouterr().out.count("ESS") == len(script["PANELS"])
