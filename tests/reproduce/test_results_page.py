@@ -64,7 +64,8 @@ def test_results_of_a_readme(tmp_path):
     """One line a target, of EGM-SP's main runs alone; what surrounds the markers stays."""
     runs = [record(seed, e_w1, method="egm-sp") for seed, e_w1 in ((0, 0.2), (1, 0.3))]
     others = [record(2, 9.0, method="egm-sp", role="smoke"), record(0, 7.0)]
-    results = write_records(tmp_path / "results", "table1", [*runs, *others])
+    chains = [record(seed, 0.2, method="gibbs", recipe="paper/ising5-b04", energy_calls=280) for seed in (0, 1)]
+    results = write_records(tmp_path / "results", "table1", [*runs, *others, *chains])
     readme = tmp_path / "README.md"
     assert write_summary(results, readme) is None
     readme.write_text("# Own\n", encoding="utf-8")
@@ -75,6 +76,7 @@ def test_results_of_a_readme(tmp_path):
     assert text == f"before\n{BEGIN}\n{summary(results)}{END}\nafter\n"
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(rows) == 3  # heading, rule, one target
-    assert rows[2].startswith("| Ising 5 × 5, β = 0.4 | 0.60 ± 0.12 | 0.250 ± 0.071 |")
+    expected = ["Ising 5 × 5, β = 0.4", "0.60 ± 0.12", "0.250 ± 0.071", "1.8 M", "", "0.200 ± 0.000", "280", "0.160"]
+    assert rows[2] == f"| {' | '.join(expected)} |"
     write_records(tmp_path / "results", "table1", [record(0, 7.0)])
     assert "No run" in summary(results)

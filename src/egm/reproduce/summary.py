@@ -12,7 +12,7 @@ from pathlib import Path
 from egm.files import replacing
 from egm.metrics.metrics import LABELS
 from egm.report.markup import Grid, count
-from egm.reproduce.definitions import Kind, table
+from egm.reproduce.definitions import Cell, Kind, table
 from egm.reproduce.records import Record
 from egm.reproduce.rendering import Shown, beside_text, markdown, number_text, spread_text, stated_text
 
@@ -22,9 +22,9 @@ KINDS: tuple[Kind, ...] = ("fast", "paper")
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
 TEXT = """\
 {metric}, the W1 distance between the energies of {n} draws, as they were drawn, and of {n} reference draws: mean ±
-standard deviation over seeds. The floor is its value for exact draws; what is below it is so by chance. ESS and energy
-calls are those of EGM-SP, means over seeds, trained on {on}. Numbers of the first column are the paper's, all others
-were run here.
+standard deviation over seeds. The floor is its value for exact draws; what is below it is so by chance. Calls of the
+energy and the ESS of EGM-SP are means over seeds; it was trained on {on}. Numbers of the first column are the paper's,
+all others were run here.
 """
 
 
@@ -43,7 +43,7 @@ def write_summary(results: Path, readme: Path) -> Path | None:
 
 def summary(results: Path) -> str:
     """The table and what it says."""
-    columns = ["target", "EGM-BS, paper", "EGM-SP", "Gibbs", "floor", "ESS", "energy calls"]
+    columns = ["target", "EGM-BS, paper", "EGM-SP", "calls", "ESS", "Gibbs", "calls", "floor"]
     rows: dict[str, list[str]] = {}
     runs: list[Record] = []
     for name in TABLES:
@@ -64,17 +64,22 @@ def _lines(shown: Shown) -> list[tuple[str, list[str], Sequence[Record]]]:
     """Target, what is printed of it, and the runs behind."""
     found = []
     for line in shown.lines:
-        if (line.cell.method, line.metric) != (METHOD, METRIC) or line.value is None or line.cell.role != "main":
+        if line.metric != METRIC or line.value is None or not _is(line.cell, METHOD):
             continue
-        if line.cell.row.overrides:
-            continue
-        records = next(records for cells in shown.found.values() for cell, records in cells if cell is line.cell)
+        cells = next(cells for cells in shown.found.values() if any(cell is line.cell for cell, _ in cells))
+        records = next(records for cell, records in cells if cell is line.cell)
+        beside = [run for cell, runs in cells for run in runs if _is(cell, shown.table.beside)]
         published = line.published if line.published is not None and line.published.of == "egm-bs" else None
         row = [stated_text(published, METRIC, named=False), spread_text(line.value, METRIC)]
-        row += [beside_text(line, shown.table), number_text(line.floor, METRIC)]
-        row += [number_text(_mean(records, "ess"), "ess"), count(_mean(records, "energy_calls"))]
+        row += [count(_mean(records, "energy_calls")), number_text(_mean(records, "ess"), "ess")]
+        row += [beside_text(line, shown.table), count(_mean(beside, "energy_calls")), number_text(line.floor, METRIC)]
         found.append((line.target, row, records))
     return found
+
+
+def _is(cell: Cell, method: str | None) -> bool:
+    """Whether these are the main runs of a method, with nothing changed."""
+    return cell.method == method and cell.role == "main" and not cell.row.overrides
 
 
 def _mean(records: Sequence[Record], key: str) -> float | None:
