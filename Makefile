@@ -50,6 +50,13 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 		{ echo 'test-browser needs Chromium, and it could not be installed with apt-get; install it and try again'; exit 1; }
 	touch $@
 
+# The package without extras, in an empty environment.
+.PHONY: test-install
+test-install:
+	$(PYTHON) -m venv --clear .venv/bare
+	.venv/bare/bin/python -m pip install --quiet --constraint constraints.txt .
+	.venv/bare/bin/python -I tests/bare_install.py
+
 format: .venv/.installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

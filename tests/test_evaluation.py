@@ -18,6 +18,7 @@ from egm.metrics import floor, floors
 from egm.metrics.floors import derive_seed, floor_key, known_floor
 from egm.targets.base import Target
 from egm.train.run_directory import commit
+from stats import z_limit
 from training import SMALL, make_trainer, own_target
 
 RECORD = {
@@ -149,12 +150,37 @@ def test_observables_are_means_with_weights():
     weighted = egm.evaluate(Weighted(target), **options)  # type: ignore[arg-type]
     for found, close in ((weighted, True), (plain, False)):
         x = {key: np.array(values) for key, values in found["observables"]["x"].items()}
-        assert (np.abs(x["mean"] - x["reference"]) < 5 * np.hypot(x["stderr"], 0.2)).all() == close
+        errors = np.hypot(x["stderr"], x["reference_stderr"])
+        assert (np.abs(x["mean"] - x["reference"]) < z_limit(2) * errors).all() == close
         assert ((x["stderr"] > 0) & (x["stderr"] < 0.5)).all()
     assert "mode" not in plain["observables"]
     exact = egm.evaluate(fake(target), **options)
     assert exact["modes"] == 40
     assert plain["modes"] < 40
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_errors_of_observables_come_from_all_draws(repeats):
+    """Of a share p of n draws a repeat it is √(p(1 − p)/(n·repeats)); the spread of a few means would be anything."""
+    n = 500
+    record = egm.evaluate(fake(targets.GBRBM()), n=n, repeats=repeats, floor_pairs=2, metrics=["e_w1"])
+    h = {key: np.array(values) for key, values in record["observables"]["h"].items()}
+    for mean, stderr in (("mean", "stderr"), ("reference", "reference_stderr")):
+        share = h[mean]
+        assert h[stderr] == pytest.approx(np.sqrt(share * (1 - share) / (n * repeats)), rel=0.02)
+    assert (np.abs(h["mean"] - h["reference"]) < z_limit(3) * np.hypot(h["stderr"], h["reference_stderr"])).all()
+
+
+def test_states_of_chains_and_references_by_mcmc_have_no_such_errors(monkeypatch):
+    target = targets.Ising(3, 0.3)
+    chains = egm.fit(target, "gibbs", steps=100, chains=4, seed=0, progress=False)
+    found = egm.evaluate(chains, n=50, repeats=2, floor_pairs=2, metrics=["e_w1"])["observables"]["magnetization"]
+    assert found["stderr"] is None
+    assert found["reference_stderr"][0] > 0
+    monkeypatch.setattr(target, "reference_kind", "mcmc")
+    found = egm.evaluate(fake(target), n=50, repeats=2, floor_pairs=2, metrics=["e_w1"])["observables"]["magnetization"]
+    assert found["stderr"][0] > 0
+    assert found["reference_stderr"] is None
 
 
 def test_draws_that_turn_out_to_have_no_weights():

@@ -65,8 +65,9 @@ def evaluate(
     """Score a sampler with fresh draws on both sides; the record that `results/*.json` is made of.
 
     Where draws have weights, `resampled` scores n states out of more weighted draws, and ESS, log Z and ELBO come from
-    all draws of all repeats (EUBO from those of the first). `observables` are means over them, with their weights, and
-    beside them those of the reference draws; `modes` is the least number of modes in a repeat's n raw draws.
+    all draws of all repeats (EUBO from those of the first). `observables` are means over them, with their weights and
+    standard errors, and beside them those of the reference draws; states of chains and references by MCMC depend on
+    each other and have no such errors. `modes` is the least number of modes in a repeat's n raw draws.
 
     Args:
         sampler: what to judge.
@@ -126,7 +127,9 @@ def evaluate(
         "resampled": {name: _score(resampled[name], floors[name]) for name in names} if scored else None,
         **_certificate(log_weights if weighted else [], eubo),
         "log_z_exact": target.log_z,
-        "observables": observed.record(),
+        "observables": observed.record(
+            independent=not isinstance(sampler, ChainSampler), exact=target.reference_kind == "exact"
+        ),
         "modes": min(modes, default=None),
         "eval_energy_calls": eval_calls,
         "symmetries": list(getattr(body, "symmetries", ())),
@@ -163,31 +166,44 @@ def _observables_of(target: Target) -> list[str]:
 
 
 class _Means:
-    """Means of a target's observables over repeats, of draws with their weights and of reference draws."""
+    """Means of a target's observables over repeats, of draws with their weights and of reference draws.
+
+    Errors come from the spread of all draws, not from that of the few means of repeats: with the error s_r of repeat r
+    (`Draws.expect`) and R repeats, stderr² = Σ_r s_r²/R².
+    """
 
     def __init__(self) -> None:
-        self._draws: dict[str, list[torch.Tensor]] = {}
-        self._references: dict[str, list[torch.Tensor]] = {}
+        self._draws: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        self._references: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
     def add(self, target: Target, drawn: Draws, reference: State) -> None:
-        weights = None if drawn.log_weights is None else torch.softmax(drawn.log_weights, 0)
-        sets = ((self._draws, drawn.state, weights), (self._references, reference, None))
-        for means, state, shares in sets:
-            for name, x in target.observables(**state).items():
-                entries = x.reshape(len(x), -1).double()
+        for found, draws in ((self._draws, drawn), (self._references, Draws(drawn.space, reference))):
+            for name, x in target.observables(**draws.state).items():
+                entries = x.reshape(len(x), -1)
                 if name != "mode" and entries.shape[1] <= MOST_ENTRIES:
-                    mean = entries.mean(0) if shares is None else shares.to(x.device) @ entries
-                    means.setdefault(name, []).append(mean.cpu())
+                    mean, stderr = draws.expect(lambda entries=entries, **_: entries)
+                    found.setdefault(name, []).append((mean.cpu(), stderr.cpu()))
 
-    def record(self) -> dict[str, dict[str, list[float]]]:
-        """Means and standard errors over repeats (zero for a single one)."""
+    def record(self, *, independent: bool, exact: bool) -> dict[str, dict[str, list[float] | None]]:
+        """Means and standard errors; None for errors of draws, or of reference draws, that depend on each other."""
         found = {}
         for name, repeats in self._draws.items():
-            values, references = torch.stack(repeats), torch.stack(self._references[name])
-            spread = values.std(0) / len(values) ** 0.5 if len(values) > 1 else torch.zeros_like(values[0])
-            parts = {"mean": values.mean(0), "stderr": spread, "reference": references.mean(0)}
-            found[name] = {key: [round(v, 6) for v in x.tolist()] for key, x in parts.items()}
+            mean, stderr = _over_repeats(repeats)
+            reference, reference_stderr = _over_repeats(self._references[name])
+            found[name] = {
+                "mean": mean,
+                "stderr": stderr if independent else None,
+                "reference": reference,
+                "reference_stderr": reference_stderr if exact else None,
+            }
         return found
+
+
+def _over_repeats(repeats: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[list[float], list[float]]:
+    means, errors = (torch.stack(parts) for parts in zip(*repeats, strict=True))
+    parts = means.mean(0), errors.square().sum(0).sqrt() / len(repeats)
+    mean, stderr = ([round(v, 6) for v in x.tolist()] for x in parts)
+    return mean, stderr
 
 
 @contextmanager

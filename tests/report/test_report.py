@@ -7,6 +7,7 @@ import shutil
 import sys
 
 import pytest
+import yaml
 
 import egm
 from egm.cli.main import main
@@ -60,6 +61,7 @@ def test_metrics_come_from_the_evaluation(runs, tmp_path):
     assert main(["evaluate", str(run), "--n", "40", "--repeats", "2", "--floor_pairs", "2"]) == 0
     page = read(write_report([run], n=N))
     check_page(page)
+    assert "published" not in page.text  # it is of no recipe
     record = json.loads((run / "results.json").read_text(encoding="utf-8"))
     score = record["metrics"]["e_w1"]
     shown = [float(value) for value in page.values("data-sort")]
@@ -67,7 +69,22 @@ def test_metrics_come_from_the_evaluation(runs, tmp_path):
         assert value in shown
     assert any("Distances over floors" in (svg["aria-label"] or "") for svg in page.all("svg"))
     assert "2 comparisons of 40 draws" in page.text
+    seen = record["observables"]["magnetization"]
+    assert f"± {seen['stderr'][0]:.3f}" in page.text
+    assert f"± {seen['reference_stderr'][0]:.3f}" in page.text
     assert "not evaluated" not in page.text
+
+
+def test_published_numbers_are_named_after_their_method(runs, tmp_path):
+    run = shutil.copytree(runs["mixed"], tmp_path / "run")
+    config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    config["notes"] = {"paper": {"e_w1": [0.2, 0.15]}}
+    (run / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    score = {"mean": 1.0, "std": 0.1, "floor": 0.5, "floor_pairs": 2}
+    (run / "results.json").write_text(json.dumps({"metrics": {"e_w1": score}}), encoding="utf-8")
+    page = read(write_report([run], n=N))
+    assert "published (egm-bs)" in page.texts  # EGM-SP, which the run is by, is not published
+    assert "0.20 ± 0.15" in page.texts
 
 
 def test_a_mixed_target(runs, tmp_path):
@@ -75,6 +92,7 @@ def test_a_mixed_target(runs, tmp_path):
     check_page(page)
     told = [svg["aria-label"] or "" for svg in page.all("svg")]
     assert any("v[0] and v[1] over contours of the target's density" in text for text in told)
+    assert any(re.search(r"mode of .*: draws are in \d modes, reference in 6$", text) for text in told)
     for column in ("share of draws", "weighted share", "share of reference"):
         assert column in page.texts
     assert any(re.fullmatch(r"[01]{3}", text) for text in page.texts)  # states of the three hidden units
@@ -104,8 +122,11 @@ def test_without_its_target_what_needs_the_energy_is_left_out_and_said(runs, tmp
 
 
 def test_chains(runs, tmp_path):
-    page = read(write_report([runs["chain"]], tmp_path / "a.html", n=N))
+    run = shutil.copytree(runs["chain"], tmp_path / "run")
+    assert main(["evaluate", str(run), "--n", "40", "--repeats", "2", "--floor_pairs", "2"]) == 0
+    page = read(write_report([run], n=N))
     check_page(page)
+    assert "their errors are in the table above" in page.text
     assert any("states of Markov chains have none" in text for text in page.texts)
     told = " ".join(svg["aria-label"] or "" for svg in page.all("svg"))
     assert "over contours" in told

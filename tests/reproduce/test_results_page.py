@@ -1,4 +1,4 @@
-"""The page of results is what the committed records say, and leaves none of them out."""
+"""The page of results, and those of the README, are what committed records say; the page leaves none of them out."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 from egm.reproduce.definitions import TABLES, table
 from egm.reproduce.page import EXTRAS, page, write_page
 from egm.reproduce.records import belongs, read, records_of
+from egm.reproduce.summary import BEGIN, END, summary, write_summary
 from reproduce_cases import record, write_records
 
 ROOT = Path(__file__).parents[2]
@@ -52,3 +53,30 @@ def test_a_page_of_other_records(tmp_path):
     assert "fast/ising5-b04 (egm-bs, egm-sp)" in text  # not run yet
     write_records(tmp_path / "results", "table1", [*runs[:1], record(1, 2.5)])
     assert page(results, tmp_path / "docs") != text
+
+
+def test_the_readme_has_the_committed_results():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"{BEGIN}\n{summary(ROOT / 'results')}{END}" in text, "run `egm reproduce page`"
+
+
+def test_results_of_a_readme(tmp_path):
+    """One line a target, of EGM-SP's main runs alone; what surrounds the markers stays."""
+    runs = [record(seed, e_w1, method="egm-sp") for seed, e_w1 in ((0, 0.2), (1, 0.3))]
+    others = [record(2, 9.0, method="egm-sp", role="smoke"), record(0, 7.0)]
+    chains = [record(seed, 0.2, method="gibbs", recipe="paper/ising5-b04", energy_calls=280) for seed in (0, 1)]
+    results = write_records(tmp_path / "results", "table1", [*runs, *others, *chains])
+    readme = tmp_path / "README.md"
+    assert write_summary(results, readme) is None
+    readme.write_text("# Own\n", encoding="utf-8")
+    assert write_summary(results, readme) is None
+    readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
+    assert write_summary(results, readme) == readme
+    text = readme.read_text(encoding="utf-8")
+    assert text == f"before\n{BEGIN}\n{summary(results)}{END}\nafter\n"
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert len(rows) == 3  # heading, rule, one target
+    expected = ["Ising 5 × 5, β = 0.4", "0.60 ± 0.12", "0.250 ± 0.071", "1.8 M", "", "0.200 ± 0.000", "280", "0.160"]
+    assert rows[2] == f"| {' | '.join(expected)} |"
+    write_records(tmp_path / "results", "table1", [record(0, 7.0)])
+    assert "No run" in summary(results)

@@ -24,7 +24,7 @@ Train, evaluate and print a table: published numbers, ours over seeds, a baselin
   egm reproduce table1 --recipe paper --only ising5-b02 ising5-b04 egm-bs  two rows, the paper's way
   egm reproduce all --only egm-sp --stretch 2.5 --jobs 8     more seconds where runs share the GPU
   egm reproduce figures                          docs/figures/ from results/, no training
-  egm reproduce page                             docs/results.md from results/
+  egm reproduce page                             docs/results.md and README.md from results/
 
 {fill(f"WHAT is {', '.join(TABLES)}, all (but for {', '.join(BY_NAME_ONLY)}), figures, page, or a YAML file.", 98)}
 Finished runs are kept and stopped ones continued: after Ctrl-C, give the same command again.
@@ -130,6 +130,9 @@ def _from_records(what: str, results: Path, *, docs: Path) -> int:
     if smoke:
         raise ValueError("smoke runs have no page of results; leave --recipe out")
     from egm.reproduce.page import write_page  # noqa: PLC0415
+    from egm.reproduce.summary import write_summary  # noqa: PLC0415
 
-    print(f"written to {write_page(results, docs)}")
+    for file in (write_page(results, docs), write_summary(results, docs.parent / "README.md")):
+        if file is not None:
+            print(f"written to {file}")
     return 0

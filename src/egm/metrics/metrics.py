@@ -50,6 +50,7 @@ def x_w2(target: Target, draws: State, reference: State, *, log_weights: Tensor 
 
 
 METRICS: dict[str, Metric] = {"e_w1": e_w1, "e_w2": e_w2, "m_w1": m_w1, "x_w2": x_w2}
+LABELS = {"e_w1": "E-W1", "e_w2": "E-W2", "m_w1": "M-W1", "x_w2": "x-W2"}  # in print
 
 
 def mode_shares(target: Target, draws: State) -> dict[int, float]:

@@ -6,8 +6,6 @@ unequal sets need a transport plan, which POT (the extra `ot`) computes. Weights
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -15,6 +13,8 @@ from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 from scipy.stats import wasserstein_distance
 from torch import Tensor
+
+from egm.extras import needed
 
 Array = NDArray[np.float64]
 
@@ -56,11 +56,7 @@ def w1_to_quantiles(a: Tensor, quantiles: list[float], *, a_log_weights: Tensor 
 
 
 def _transport(a: Tensor, b: Tensor, a_log_weights: Tensor | None) -> float:
-    try:
-        import ot  # noqa: PLC0415  (an optional extra)
-    except ImportError:
-        raise ImportError("W2 of weighted or unequal sets needs POT; install it with: pip install 'egm[ot]'") from None
-    library: Any = ot
+    library = needed("ot", what="W2 of weighted or unequal sets", extra="ot")
     a, weights = _weighted(a, a_log_weights)
     cost = cdist(_array(a.reshape(len(a), -1)), _array(b.reshape(len(b), -1)), "sqeuclidean")
     masses = np.full(len(a), 1 / len(a)) if weights is None else weights

@@ -16,6 +16,7 @@ import torch
 
 from egm.diagnostics import pareto_k, pareto_k_limit
 from egm.metrics.floors import TOLERANCE
+from egm.metrics.metrics import LABELS
 from egm.report.contents import Contents
 from egm.report.markup import Html
 from egm.report.plotting import (
@@ -43,11 +44,10 @@ CURVES = {
     "b": "inverse temperature b",
     "sampler_loss": "loss of the sampler",
     "energy_loss": "loss of the energy model",
-    "e_w1": "E-W1 in training",
+    "e_w1": f"{LABELS['e_w1']} in training",
     "mean_energy": "mean energy of new states",
 }
 SETS = {"draws": "metrics", "resampled": "resampled"}  # what an evaluation scores
-LABELS = {"e_w1": "E-W1", "e_w2": "E-W2", "m_w1": "M-W1", "x_w2": "x-W2"}
 
 
 def metric_figure(run: Contents) -> Html | None:
@@ -112,26 +112,34 @@ def _histogram(run: Contents, label: str, values: Array, reference: Array | None
         sets.append(("weighted draws", density(values[finite], edges, shares), SERIES[1], "--"))
 
     def paint(axis: Any) -> None:
-        highest = 0.0
+        highest = 1.1 * max(float(heights.max()) for _, heights, _, _ in sets)
         if reference is not None:
             heights = density(known, edges)
-            highest = float(heights.max())
+            most = float(heights.max())
+            highest = max(1.1 * most, min(highest, 2 * most))  # the last bins hold all that lies outside
             axis.stairs(heights, edges, fill=True, color=REFERENCE, label="reference")
         for name, heights, colour, style in sets:
             axis.stairs(heights, edges, color=colour, linestyle=style, linewidth=1.4, label=name)
-        if highest:
-            axis.set_ylim(0, 2 * highest)  # the last bins hold all that lies outside, and may be tall
+        axis.set_ylim(0, highest)
         if len(values_seen := np.unique(known)) <= FEW:
             axis.set_xticks(values_seen, [f"{value:g}" for value in values_seen])
         axis.set_xlabel(label)
         axis.set_yticks([])
         legend(axis)
 
-    told = f"draws have mean {values[finite].mean():.4g}"
-    told += f", weighted {shares @ values[finite] / shares.sum():.4g}" if len(sets) > 1 and shares is not None else ""
-    told += f", reference {known.mean():.4g}" if reference is not None else ""
+    told = _told(label, values[finite], None if reference is None else known, shares if len(sets) > 1 else None)
     missing = f"; {int((~finite).sum())} draws of zero density are not shown" if not finite.all() else ""
     return draw(paint, alt=f"Histogram of {label} of {run.name}: {told}", caption=f"{label}: {told}{missing}")
+
+
+def _told(label: str, values: Array, reference: Array | None, weights: Array | None) -> str:
+    """A histogram in words. Modes are names, which have no mean; −1 is none of them."""
+    if label == "mode":
+        counts = [len(np.unique(x[x >= 0])) for x in (values, *(() if reference is None else (reference,)))]
+        return ", reference in ".join([f"draws are in {counts[0]} modes", *map(str, counts[1:])])
+    told = f"draws have mean {values.mean():.4g}"
+    told += "" if weights is None else f", weighted {weights @ values / weights.sum():.4g}"
+    return told + ("" if reference is None else f", reference {reference.mean():.4g}")
 
 
 def weight_figures(run: Contents) -> list[Html]:

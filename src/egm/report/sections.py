@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from egm.draws import UNSEEN
+from egm.metrics.metrics import LABELS
 from egm.report.contents import Contents
 from egm.report.markup import Cell, Html, Number, count, element, joined, prose, table
-from egm.report.panels import LABELS, histograms, metric_figure, training_figures, weight_figures
+from egm.report.panels import histograms, metric_figure, training_figures, weight_figures
 from egm.report.plotting import figures
 from egm.report.samples import sample_figures, symbol_table
 
 MOST_LINES = 24  # of observables
+PUBLISHED_OF = {"egm-sp": "published (egm-bs)"}  # EGM-SP is not the paper's and stands beside its best
 
 
 def run_sections(run: Contents) -> Html:
@@ -96,7 +98,7 @@ def _metrics(run: Contents) -> Html | None:
         return None
     paper = (run.config.get("notes") or {}).get("paper") or {}
     columns = ["metric", "draws", *(["resampled"] if resampled else []), "floor", "draws / floor"]
-    columns += ["published"] if paper else []
+    columns += [PUBLISHED_OF.get(run.config["method"], "published")] if paper else []
     rows = []
     for name, score in scores.items():
         again = [_with_error(resampled[name]["mean"], resampled[name]["std"])] if resampled else []
@@ -120,7 +122,7 @@ def _certificate(run: Contents) -> Html | None:
     exact = None if run.target is None else run.target.log_z
     rows: list[list[Cell]] = [
         ["ESS (share of the draws)", _number(draws.ess)],
-        ["effective draws", _number(draws.ess * len(draws))],
+        ["effective draws", _count(round(draws.ess * len(draws)))],
         ["log Z", _with_error(draws.log_z, draws.log_z_stderr)],
         *([["log Z, exactly", _number(exact, 6)]] if exact is not None else []),
         ["ELBO", _number(draws.elbo, 6)],
@@ -161,15 +163,16 @@ def _observables(run: Contents) -> Html | None:
     """Means beside those of the reference, as the evaluation recorded them."""
     rows: list[list[Cell]] = []
     for name, found in ((run.results or {}).get("observables") or {}).items():
-        lines = zip(found["mean"], found["stderr"], found["reference"], strict=True)
-        for i, (mean, stderr, reference) in enumerate(lines):
-            label = name if len(found["mean"]) == 1 else f"{name}[{i}]"
-            rows.append([label, _with_error(mean, stderr), _number(reference, 4)])
+        none = [None] * len(found["mean"])
+        errors = found["stderr"] or none, found.get("reference_stderr") or none
+        for i, parts in enumerate(zip(found["mean"], errors[0], found["reference"], errors[1], strict=True)):
+            label = name if len(none) == 1 else f"{name}[{i}]"
+            rows.append([label, _with_error(*parts[:2]), _with_error(*parts[2:])])
     if not rows:
         return None
     hidden = f" The first {MOST_LINES} of {len(rows)} are shown." if len(rows) > MOST_LINES else ""
-    error = "the spread of choices among the same states, which says nothing of the chains" if _is_chain(run) else ""
-    text = f"Means of observables (weighted where there are weights) ± {error or 'standard error'}.{hidden}"
+    text = f"Means of observables (weighted where there are weights) ± standard error.{hidden}"
+    text += " States of chains depend on each other: their errors are in the table above." if _is_chain(run) else ""
     columns = ["observable", "draws", "reference"]
     return joined([element("p", text), table(columns, rows[:MOST_LINES], label="Means of observables")])
 

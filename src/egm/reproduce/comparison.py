@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from egm.metrics.floors import LEAST_EVALUATIONS, LEAST_PAIRS, TOLERANCE
+from egm.metrics.metrics import LABELS
 from egm.reproduce.definitions import CALLS_OF, Cell, Published, Table
 from egm.reproduce.records import Record
 
@@ -61,10 +62,7 @@ def _log_z_error(record: Record) -> float | None:
 
 
 QUANTITIES = {
-    "e_w1": Quantity("E-W1", _distance("e_w1")),
-    "e_w2": Quantity("E-W2", _distance("e_w2")),
-    "m_w1": Quantity("M-W1", _distance("m_w1")),
-    "x_w2": Quantity("x-W2", _distance("x_w2")),
+    **{name: Quantity(label, _distance(name)) for name, label in LABELS.items()},
     "modes": Quantity("modes", lambda record: record.get("modes"), more=True, unit="count"),
     "ess": Quantity("ESS", lambda record: record["ess"], more=True, unit="share"),
     "log_z_error": Quantity("error of log Z", _log_z_error, unit="share"),

@@ -50,11 +50,11 @@ class Shown:
         for line in self.lines:
             made = [_folder(line.cell), str(len(line.seeds))] if line.seeds else ["", ""]
             row = [line.target, QUANTITIES[line.metric].label, line.cell.label, *made]
-            row += [_stated(line.published, line.metric)] if published else []
-            row += [_spread(line.value, line.metric) or "not run"]
-            row += [_spread(line.resampled, line.metric)] if resampled else []
-            row += [_beside(line, self.table)] if beside else []
-            rows.append([*row, _number(line.floor, line.metric), "; ".join(line.marks)])
+            row += [stated_text(line.published, line.metric)] if published else []
+            row += [spread_text(line.value, line.metric) or "not run"]
+            row += [spread_text(line.resampled, line.metric)] if resampled else []
+            row += [beside_text(line, self.table)] if beside else []
+            rows.append([*row, number_text(line.floor, line.metric), "; ".join(line.marks)])
         return columns, rows
 
     def provenance(self) -> Grid:
@@ -121,24 +121,27 @@ def _memory(record: Record) -> str:
     return "" if record["peak_memory_gib"] is None else f"{record['peak_memory_gib']:.2f}"
 
 
-def _number(value: float | None, metric: str) -> str:
+def number_text(value: float | None, metric: str) -> str:
+    """A value of a metric; nothing for None."""
     if value is None:
         return ""
     unit = QUANTITIES[metric].unit
     return count(value) if unit == "count" else f"{value:.4f}" if unit == "share" else f"{value:.3f}"
 
 
-def _spread(spread: Spread | None, metric: str) -> str:
+def spread_text(spread: Spread | None, metric: str) -> str:
+    """Mean ± standard deviation over seeds."""
     if spread is None:
         return ""
-    return _number(spread.mean, metric) + ("" if spread.std is None else f" ± {_number(spread.std, metric)}")
+    return number_text(spread.mean, metric) + ("" if spread.std is None else f" ± {number_text(spread.std, metric)}")
 
 
-def _stated(published: Published | None, metric: str) -> str:
+def stated_text(published: Published | None, metric: str, *, named: bool = True) -> str:
+    """A published number, with its method where that is another than the row's."""
     if published is None:
         return ""
     spread = "" if published.std is None else f" ± {_as_printed(published.std, metric)}"
-    return _as_printed(published.mean, metric) + spread + (f" ({published.of})" if published.of else "")
+    return _as_printed(published.mean, metric) + spread + (f" ({published.of})" if published.of and named else "")
 
 
 def _as_printed(value: float, metric: str) -> str:
@@ -146,12 +149,13 @@ def _as_printed(value: float, metric: str) -> str:
     return count(value) if QUANTITIES[metric].unit == "count" else max(f"{value:.2f}", f"{value:g}", key=len)
 
 
-def _beside(line: Line, table: Table) -> str:
+def beside_text(line: Line, table: Table) -> str:
+    """The value of the method that a table shows in every line."""
     if line.cell.method == table.beside:
         return ""
     if isinstance(line.beside, Published):
-        return f"{_stated(line.beside, line.metric)} ({table.source})"
-    return _spread(line.beside, line.metric)
+        return f"{stated_text(line.beside, line.metric)} ({table.source})"
+    return spread_text(line.beside, line.metric)
 
 
 def markdown(grid: Grid) -> str:

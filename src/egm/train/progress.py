@@ -6,8 +6,10 @@ import sys
 import time
 from typing import Any, Protocol
 
+from egm.metrics import metrics
+
 SHOWN = ("sampler_loss", "energy_loss", "mean_energy", "b", "ess", "e_w1", "e_w1_floor")
-LABELS = {"e_w1": "E-W1", "e_w1_floor": "floor", "ess": "ESS", "sampler_loss": "loss"}
+LABELS = {**metrics.LABELS, "e_w1_floor": "floor", "ess": "ESS", "sampler_loss": "loss"}
 LINE_EVERY = 5.0  # seconds between plain lines
 
 

@@ -1,0 +1,35 @@
+"""The README is short, its ten lines are ten and hold what they promise, and its picture can be made again."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+PICTURE = "docs/picture.png"
+
+
+def test_the_ten_lines_assert_their_ess():
+    """test_documentation.py runs them, so that they fail where the promise is broken."""
+    (block,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    assert len([line for line in block.splitlines() if line.strip()]) == 10
+    assert "\nassert draws.ess >= 0.7" in block
+
+
+def test_it_is_short_and_its_picture_light():
+    assert len(TEXT.splitlines()) < 200
+    assert f"]({PICTURE})" in TEXT
+    assert f"python examples/picture.py {PICTURE}" in TEXT
+    assert (ROOT / PICTURE).stat().st_size < 200_000
+
+
+@pytest.mark.slow
+def test_the_picture_can_be_made(capsys):
+    pytest.importorskip("matplotlib")
+    script = runpy.run_path(str(ROOT / "examples" / "picture.py"))
+    figure = script["picture"](200, steps=2, refresh=64, batch_size=16, sample_steps=8, refresh_steps=8, progress=False)
+    assert len(figure.axes) == 3 * len(script["PANELS"])
+    assert all(axis.collections or axis.images for axis in figure.axes)
+    assert capsys.readouterr().out.count("ESS") == len(script["PANELS"])
