@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -20,18 +21,24 @@ import egm
 NAMES = {"energy": "energy per site", "magnetisation": "|m|", "binder": "Binder's U", "log_z": "log Z"}
 
 
-def train(sizes: list[int], betas: list[float], n: int, network: str, **options: int) -> list[dict]:
+def train(sizes: list[int], betas: list[float], n: int, network: str, **options: Any) -> list[dict]:
     """One row for each size and β; every sampler begins with the network of the one before."""
     rows, sampler = [], None
     for beta in betas:
         for size in sizes:
             target = egm.targets.Ising(size=size, beta=beta)
             started = time.process_time()
-            begin = {"start": sampler} if sampler else {"network": network}
+            begin: dict[str, Any] = {"start": sampler} if sampler else {"network": network}
             sampler = egm.fit(target, **begin, learning_rate=3e-3, device="cpu", progress=False, **options)
             cost = {"seconds": time.process_time() - started, "calls": target.energy_calls}
             rows.append(
-                {"size": size, "beta": beta, **measure(sampler.sample(n, seed=1)), **cost, "exact": exact(target)}
+                {
+                    "size": size,
+                    "beta": beta,
+                    **measure(sampler.sample(n, seed=len(rows))),
+                    **cost,
+                    "exact": exact(target),
+                }
             )
             numbers = [f"{rows[-1][k][0]:9.4f} ± {rows[-1][k][1]:.4f} ({rows[-1]['exact'][k][0]:8.4f})" for k in NAMES]
             print(
@@ -107,10 +114,10 @@ def main(arguments: list[str] | None = None) -> list[dict]:
     options.out.mkdir(parents=True, exist_ok=True)
     print("L β     ESS ", *(f"{name + ' (exact)':>28}" for name in NAMES.values()), "calls  CPU s")
     if options.quick:
-        loop = {"steps": 60, "batch_size": 64, "refresh": 256, "inner_steps": 10}
+        loop = {"steps": 60, "batch_size": 64, "refresh": 256, "inner_steps": 10, "ema": 0.9}
         rows = train([3, 4], [0.3, 0.45], 1000, "LatticeConv(width=8, depth=1)", **loop)
     else:
-        loop = {"steps": 150, "batch_size": 256, "refresh": 512, "inner_steps": 15, "refresh_steps": 12}
+        loop = {"steps": 150, "batch_size": 256, "refresh": 512, "inner_steps": 15, "refresh_steps": 12, "ema": 0.95}
         rows = train([4, 6], [0.2, 0.3, 0.36, 0.4, 0.44, 0.5, 0.6], 3000, "LatticeConv(width=16, depth=2)", **loop)
     off = deviations(rows)
     print(f"largest of {len(off)} deviations from exact: {max(map(abs, off)):.1f} standard errors")
