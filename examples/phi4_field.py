@@ -105,15 +105,15 @@ def draw(rows: list[dict], file: Path) -> None:
     """G(d) for every mass, and log Z without its exact value."""
     figure = Figure(figsize=(9, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)
-    distances = torch.arange(3)
+    distances = torch.arange(3).numpy()
     for row, style in zip(rows, ("-", "--", "-.", ":"), strict=False):
-        left.plot(distances, row["exact"], style, color="black", label=f"m² = {row['mass']:g}, exact")
+        left.plot(distances, row["exact"].numpy(), style, color="black", label=f"m² = {row['mass']:g}, exact")
         for name, marker, colour, shift in (("green", "o", "tab:blue", -0.02), ("hmc", "x", "tab:orange", 0.02)):
             bars = {"fmt": marker, "color": colour, "markersize": 4, "capsize": 2}
-            left.errorbar(distances + shift, row[name][0], row[name][1], **bars)
+            left.errorbar(distances + shift, *(x.numpy() for x in row[name]), **bars)
     left.plot([], [], "o", color="tab:blue", label="learned")
     left.plot([], [], "x", color="tab:orange", label="HMC, equal calls")
-    left.set(xlabel="distance d", ylabel="G(d)", xticks=distances.tolist())
+    left.set(xlabel="distance d", ylabel="G(d)", xticks=distances)
     left.legend(fontsize=8)
     off, stderr = [row["log_z"][0] - row["exact_log_z"] for row in rows], [row["log_z"][1] for row in rows]
     right.errorbar([row["mass"] for row in rows], off, stderr, fmt="o", color="tab:blue", markersize=4, capsize=2)
@@ -130,8 +130,8 @@ def main(arguments: list[str] | None = None) -> list[dict]:
     options.out.mkdir(parents=True, exist_ok=True)
     print("   m²    ESS  log Z learned      exact    G(2) learned    exact       G(2) HMC  R-hat   calls CPU s   HMC")
     if options.quick:
-        loop = {"steps": 150, "batch_size": 128, "refresh": 256, "inner_steps": 10, "sample_steps": 20, "ema": 0.95}
-        rows = train([0.0], "LatticeConv(width=16, depth=1)", n=1000, points=7, **loop)
+        loop = {"steps": 250, "batch_size": 128, "refresh": 512, "inner_steps": 20, "sample_steps": 20, "ema": 0.97}
+        rows = train([1.0], "LatticeConv(width=16, depth=2)", n=4000, points=7, **loop)
     else:
         loop = {"steps": 600, "batch_size": 256, "refresh": 512, "inner_steps": 20, "sample_steps": 30, "ema": 0.98}
         rows = train([1.0, -1.0, -2.0, -3.0], "LatticeConv(width=32, depth=2)", n=4000, points=9, **loop)

@@ -82,8 +82,9 @@ def draw(laws: dict[str, tuple[torch.Tensor, torch.Tensor]], sites: int, file: P
     """P(|q|), and what is left of it after the exact law is taken away."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
-    q = (2 * torch.arange(sites // 2 + 1) + 1) / sites
-    (exact, exact_stderr), (learned, stderr), (gibbs, _) = (laws[name] for name in ("exact", "learned", "Gibbs"))
+    q = ((2 * torch.arange(sites // 2 + 1) + 1) / sites).numpy()
+    shown = ([x.numpy() for x in laws[name]] for name in ("exact", "learned", "Gibbs"))
+    (exact, exact_stderr), (learned, stderr), (gibbs, _) = shown
     left.bar(q, exact, width=1.6 / sites, color="lightgrey", edgecolor="grey", label="exact")
     right.bar(q, 2 * exact_stderr, bottom=-exact_stderr, width=1.6 / sites, color="lightgrey", label="exact, ± 1 s.e.")
     for panel, zero in ((left, 0 * exact), (right, exact)):
@@ -91,7 +92,7 @@ def draw(laws: dict[str, tuple[torch.Tensor, torch.Tensor]], sites: int, file: P
         panel.plot(q, gibbs - zero, "x", color="tab:orange", label="Gibbs, equal calls")
         panel.set(xlabel="overlap |q|", ylabel="probability" if panel is left else "probability − exact")
         panel.legend(fontsize=8)
-    left.set_ylim(0, 1.4 * float(exact.max()))
+    left.set_ylim(0, 1.4 * exact.max())
     figure.savefig(file, metadata={"Date": None})
 
 

@@ -71,7 +71,7 @@ def test_phi4_field(quick):
     mean, stderr = row["green"]
     assert float(((mean - row["exact"]) / stderr).abs().max()) < z_limit(3)
     loop = {"steps": 1, "batch_size": 128, "refresh": 256, "inner_steps": 1, "sample_steps": 20}
-    (untrained,) = functions["train"]([0.0], "LatticeConv(width=16, depth=1)", n=1000, points=6, **loop)
+    (untrained,) = functions["train"]([1.0], "LatticeConv(width=16, depth=2)", n=4000, points=6, **loop)
     with pytest.raises(AssertionError):
         assert_log_z(untrained["log_z"], row["exact_log_z"])
 
