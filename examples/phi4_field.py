@@ -130,8 +130,8 @@ def main(arguments: list[str] | None = None) -> list[dict]:
     options.out.mkdir(parents=True, exist_ok=True)
     print("   m²    ESS  log Z learned      exact    G(2) learned    exact       G(2) HMC  R-hat   calls CPU s   HMC")
     if options.quick:
-        loop = {"steps": 250, "batch_size": 128, "refresh": 512, "inner_steps": 20, "sample_steps": 20, "ema": 0.97}
-        rows = train([1.0], "LatticeConv(width=16, depth=2)", n=4000, points=7, **loop)
+        loop = {"steps": 200, "batch_size": 128, "refresh": 512, "inner_steps": 20, "sample_steps": 20, "ema": 0.97}
+        rows = train([1.0], "LatticeConv(width=16, depth=2)", n=2000, points=7, **loop)
     else:
         loop = {"steps": 600, "batch_size": 256, "refresh": 512, "inner_steps": 20, "sample_steps": 30, "ema": 0.98}
         rows = train([1.0, -1.0, -2.0, -3.0], "LatticeConv(width=32, depth=2)", n=4000, points=9, **loop)
