@@ -75,10 +75,17 @@ def make_space(text: str) -> Space:
 
 
 def default_network(kind: MethodKind, target: Target) -> str:
-    """The network that a method has by default, as an expression."""
+    """The network that a method has by default, as an expression.
+
+    A target that declares symmetries, but no translation, has sites that differ: convolutions would see them alike.
+    """
     if kind.network is not None:
         return kind.network(target)
-    return default_energy_body(target.space) if kind.network_is_energy else default_body(target.space).__name__
+    body = default_body(target.space)
+    differ = bool(target.symmetries) and "translation" not in target.symmetries
+    if kind.network_is_energy or (body is LatticeConv and differ):
+        return default_energy_body(target.space)
+    return body.__name__
 
 
 def make_path(

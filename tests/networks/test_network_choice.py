@@ -5,9 +5,11 @@ import torch
 from torch import nn
 
 from egm import targets
+from egm.build import default_network
 from egm.networks import EGNN, MLP, LatticeConv, ResidualMLP, Scalar, SiteMLP, default_body, predict
 from egm.paths import ProductPath
 from egm.processes import DiscreteJump, Flow, Jump
+from egm.registry import METHODS
 from egm.spaces import Categorical, Real, Space, State
 from network_cases import MIXED, denoiser_outputs, draw, fake_tensors
 
@@ -45,6 +47,19 @@ def test_default_network(space, body):
     assert (network.width, network.depth) == (8, 1)
     state = ProductPath(space).prior_sample((2,), 0.5, generator=torch.Generator().manual_seed(0))
     assert {n: tuple(x.shape[1:]) for n, x in network(state, torch.rand(2)).items()} == outputs
+
+
+@pytest.mark.parametrize(
+    ("target", "network"),
+    [
+        (targets.Ising(4, 0.4), "LatticeConv"),
+        (targets.SpinGlass(4, 0, 1.0), "MLP"),  # declares no translation: its sites differ
+        (targets.Target(Space(s=Categorical(2, shape=(4, 4))), lambda s: s.sum((-1, -2)).float()), "LatticeConv"),
+    ],
+    ids=str,
+)
+def test_sites_that_differ_have_no_convolution(target, network):
+    assert default_network(METHODS["egm-sp"], target) == network
 
 
 class Answer(nn.Module):

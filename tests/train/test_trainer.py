@@ -97,9 +97,9 @@ def test_draws_are_made_with_the_running_average():
     trainer = make_trainer(SPACES["mixed"](), progress=progress, **options)
     own = trainer.sampler.network
     trainer.train()
-    expected = seen[4]  # after the step that begins with 40 % done
-    for parameters in seen[5:]:
-        expected = 0.7 * expected + 0.3 * parameters
+    averaged = torch.stack(seen[4:])  # from the step on that begins with 40 % done
+    weights = 0.7 ** torch.arange(len(averaged) - 1, -1, -1)
+    expected = (weights[:, None] * averaged).sum(0) / weights.sum()
     assert trainer.sampler.network is not own
     torch.testing.assert_close(flat(trainer.sampler.network.parameters()), expected, rtol=1e-5, atol=1e-6)
     assert float((expected - seen[-1]).abs().max()) > 1e-3

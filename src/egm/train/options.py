@@ -21,8 +21,8 @@ class TrainingOptions:
         buffer: draws that the buffer keeps.
         learning_rate, final_learning_rate: of AdamW, with a cosine between them.
         weight_decay, clip_gradient: of AdamW, and the largest norm of a gradient (None: any).
-        ema, ema_start: decay of the running average of the network that draws are made with, and the share of training
-            after which averaging begins; ema = 0 switches it off.
+        ema, ema_start: decay d of the running average of the network that draws are made with (weights d^age), and the
+            share of training after which averaging begins; ema = 0 switches it off.
         sample_steps: steps of one simulation; where every variable is masked, there is one for each site.
         refresh_steps: steps of the simulations for the buffer, if they should be fewer.
         solver: how to simulate; "auto" reveals the sites of masked variables one at a time ("first-hitting") and

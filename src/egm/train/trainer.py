@@ -68,7 +68,7 @@ class Trainer:
         self.run_directory, self.progress, self.evaluate = run, progress, evaluate
         self.generator = torch.Generator(sampler.device).manual_seed(seed)
         self.buffer = ReplayBuffer(options.buffer)
-        self.average = AveragedModel(method.network, multi_avg_fn=get_ema_multi_avg_fn(options.ema))
+        self.average = AveragedModel(method.network, multi_avg_fn=self._average)
         groups = method.parameter_groups(options.learning_rate)
         self.peak_rates = [group["lr"] for group in groups]
         if on_gpu := sampler.device.type == "cuda":
@@ -160,6 +160,12 @@ class Trainer:
         if self.options.ema and (done >= self.options.ema_start or self.average.n_averaged > 0):
             self.average.update_parameters(self.method.network)
             self.sampler.network = self.average.module
+
+    def _average(self, averages: Any, parameters: Any, count: Any) -> None:
+        """The mean of the networks so far with weights d^age, d = `ema`; the first counts no more than the others."""
+        decay, n = self.options.ema, int(self.average.n_averaged)  # torch keeps it on the host
+        share = (1 - decay) / (1 - decay ** (n + 1))  # of the newest
+        get_ema_multi_avg_fn(1 - share)(averages, parameters, count)
 
     def finished(self) -> bool:
         """Whether the limit is reached."""
