@@ -7,7 +7,6 @@ the training itself: `python tests/calibrate_conformance.py`.
 """
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -67,7 +66,7 @@ def test_bootstrapping_a_continuous_jump_says_why_it_cannot(cell):
     ):
         cell.train(SEED)
     assert target.energy_calls == calls, "refused before anything was computed"
-    replace(cell, method="egm").train(SEED, steps=1)  # and defined without bootstrapping
+    cell.combination.train(SEED, steps=1)  # and defined without bootstrapping
 
 
 def test_every_process_meets_every_method_on_every_space():
