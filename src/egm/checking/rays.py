@@ -93,6 +93,11 @@ def _improper(
         text = (
             f"the energy stops growing far out along {_named(lines, flat)}, so exp(−energy) cannot be normalised; add a"
             " term that confines it (a prior, a harmonic trap), or a constraint (lo, hi)"
+            + (
+                ", or raise scale if it is confined a million reference widths out"
+                if variable.constraint is None
+                else ""
+            )
         )
         findings.append(Finding("problem", "improper", text))
     return findings
