@@ -133,7 +133,8 @@ def test_the_command_ends_with_a_verdict_and_a_code(own, capsys):
     ("argv", "message"),
     [
         (["nonsense"], "'nonsense' is not a target"),
-        (["nonsense"], "a target of your own is written module:function"),
+        (["nonsense"], "your own is written module:function"),
+        (["ising"], "'size' and 'beta'; write \"Name(argument=value)\""),
         (["nowhere:target"], "there is no module 'nowhere'"),
         (["own_checked.py:good"], "leave out .py: own_checked:good"),
         (["own_checked:needs"], "own_checked:needs is called without arguments, but it needs some"),

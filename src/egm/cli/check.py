@@ -37,10 +37,12 @@ def check(argv: list[str]) -> int:
     text: str = values.target
     try:
         target = import_target(text) if ":" in text else make_target(text)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         if ":" in text or "(" in text:
             raise
-        raise ValueError(f"{error}; a target of your own is written module:function") from None
+        # A bare name: unknown, or of a target that needs arguments.
+        fix = 'write "Name(argument=value)"' if isinstance(error, TypeError) else "your own is written module:function"
+        raise ValueError(f"{error}; {fix}") from None
     found = inspect_target(target, device=values.device, dtype=getattr(torch, values.dtype), seed=values.seed)
     if found.findings:
         show(repr(target), ["", "check", "what was found"], [[f.level, f.name, f.text] for f in found.findings])
