@@ -133,6 +133,8 @@ FAULTS = [
     Fault("NumPy", X, lambda x: half_square(x).numpy(), "problem", "calling", r"got ndarray; .*adapters\.from_numpy"),
     Fault("improper, positive", Space(s=Real((), constraint="positive")), lambda s: s.log(), "problem", "improper",
           "stops growing far out along s"),
+    Fault("translation of numbers", X, lambda x: (x[..., 1:] - x[..., :-1]).square().sum(-1), "problem", "improper",
+          r"moving all of x together.*Real\(\(particles, dimension\), centered=True\)"),
     Fault("translation", PARTICLES, springs, "problem", "improper", r"moving all of x together.*centered=True"),
     Fault("not invariant", Space(x=Real((4, 2), centered=True)), lambda x: (x - 1).square().sum((-1, -2)), "note",
           "centred", "is centered, but.*harmless"),
