@@ -65,6 +65,7 @@ format: .venv/.installed
 quickstart: .venv/.installed
 	run=runs/quickstart-$$(date +%Y%m%d-%H%M%S) && \
 		$(BIN)/egm train --recipe fast/gbrbm --time_limit 60 --device cpu --out $$run && \
+		$(BIN)/egm sample $$run -n 2000 --seed 1 --out $$run/draws.csv && \
 		$(BIN)/egm report $$run
 
 # The documentation; a warning is an error.

@@ -194,9 +194,12 @@ def test_own_target_may_be_an_object_and_stand_first(own_module):
 def test_draws_are_weighed_with_an_own_target(own_module, folder, monkeypatch, capsys):
     source = f"{own_module}:make_target"
     assert main(["train", "--target", source, *TINY_SP, "--steps", "2", "--out", "a"]) == 0
+    said = capsys.readouterr().out
+    assert f"egm sample a -n 1000 --seed 1 --target {source} --out" in said
+    assert "egm.load('a', target)" in said
     monkeypatch.delitem(sys.modules, own_module)
     assert main(["sample", "a", "-n", "40", "--seed", "3", "--out", "plain.npz"]) == 0
-    assert "pass target= to egm.load" in capsys.readouterr().out
+    assert "pass target= to egm.load, or --target to `egm sample`" in capsys.readouterr().out
     assert main(["sample", "a", "-n", "40", "--seed", "3", "--target", source, "--out", "weighed.npz"]) == 0
     assert "ESS" in capsys.readouterr().out
     target = sys.modules[own_module].make_target()

@@ -206,9 +206,11 @@ def test_weighted_expectations_in_closed_form():
 
 
 def test_functions_must_give_one_value_a_draw():
-    for function in (lambda v, h: v.mean(), lambda v, h: v[:3], lambda v, h: v.T):
-        with pytest.raises(ValueError, match=r"one value for each of 4 draws, got torch\.Size"):
-            draws().expect(function)
+    for function in (lambda v, h: v.mean(), lambda v, h: v[:3], lambda v, h: v.T, lambda v, h: 3.0):
+        with pytest.raises(ValueError, match=r"one value for each of 4 draws, got (the shape \(|a float)"):
+            draws().expect(function)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"must take the variables \['v', 'h'\] by their names: .*'x'"):
+        draws().expect(lambda x: x)
 
 
 # ---------------------------------------------------------------------- resampling

@@ -427,3 +427,10 @@ def test_what_a_method_would_not_look_at_is_refused(method, options, message):
 def test_iefm_is_about_reals():
     with pytest.raises(ValueError, match=r"iefm is about real variables .* use method='egm'"):
         egm.fit(Ising(3, 0.4), "iefm", steps=1, device="cpu", progress=False)
+
+
+def test_an_energy_alone_is_no_target():
+    with pytest.raises(
+        TypeError, match=r"fit needs an egm\.Target, for example egm\.Target\(space, energy\); got function"
+    ):
+        egm.fit(lambda x: x.square().sum(-1), steps=1)  # type: ignore[arg-type]

@@ -95,6 +95,8 @@ def fit(
 
     Ctrl-C stops early and returns the sampler so far. Chains give an `egm.ChainSampler`.
     """
+    if not isinstance(target, Target):
+        raise TypeError(f"fit needs an egm.Target, for example egm.Target(space, energy); got {type(target).__name__}")
     method = nearest(method, method_names(), kind="a method")
     where = _device(device)
     name = str(dtype).removeprefix("torch.")

@@ -17,6 +17,7 @@ W_b = Σ_{i∈b} w̄_i and R_b = Σ_{i∈b} w̄_i (f(x_i) − expect(f)), the li
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -152,9 +153,21 @@ class Draws:
 
     def expect(self, function: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
         """Mean of function(**state) [n, ...] under the (weighted) draws, and its standard error."""
-        values = function(**self.state).double()
-        if values.ndim == 0 or len(values) != len(self):
-            raise ValueError(f"the function must return one value for each of {len(self)} draws, got {values.shape}")
+        try:
+            inspect.signature(function).bind(**self.state)
+        except TypeError as error:
+            raise TypeError(
+                f"the function must take the variables {list(self.state)} by their names: {error}"
+            ) from None
+        except ValueError:
+            pass  # a function in C, which has no signature
+        values = function(**self.state)
+        if not isinstance(values, Tensor) or values.ndim == 0 or len(values) != len(self):
+            got = f"the shape {tuple(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
+            raise ValueError(
+                f"the function must return a tensor with one value for each of {len(self)} draws, got {got}"
+            )
+        values = values.double()
         weights = self._even() if self.log_weights is None else self._normalised("expect")
         weights = weights.to(values.device).reshape((-1, *(1,) * (values.ndim - 1)))
         mean = (weights * values).sum(0)

@@ -177,7 +177,7 @@ class Sampler:
     def why_unweighted(self, steps: int | None = None) -> str | None:
         """Why draws have no importance weights, or None if they have."""
         if self.target is None:
-            return "the sampler was loaded without its target; pass target= to egm.load"
+            return "the sampler was loaded without its target; pass target= to egm.load, or --target to `egm sample`"
         return why_unweighted(self.processes, self._course(steps)["solver"])
 
     def latent(

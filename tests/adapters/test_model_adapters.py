@@ -154,3 +154,22 @@ def test_a_missing_package_is_reported_with_the_command_that_installs_it(kind, a
     monkeypatch.setitem(sys.modules, kind, None)
     with pytest.raises(ImportError, match=rf"from_{kind} needs {kind}: pip install 'egm\[{kind}\]'"):
         adapter(pyro_model)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bounds_that_depend_on_other_sites_are_refused(kind):
+    ppl, d = program(kind)
+    adapter = from_pyro if kind == "pyro" else from_numpyro
+
+    def below_another():
+        a = ppl.sample("a", d.Uniform(0.0, 1.0))
+        ppl.sample("b", d.Uniform(0.0, a))
+
+    def trials():
+        n = ppl.sample("n", d.Bernoulli(0.5))
+        ppl.sample("k", d.Binomial(n + (1.0 if kind == "pyro" else 1), 0.5))
+
+    with pytest.raises(ValueError, match=r"bounds of the site 'b' depend on other sites; .*a \* u"):
+        adapter(below_another)
+    with pytest.raises(ValueError, match="bounds of the site 'k' depend on other sites"):
+        adapter(trials)

@@ -98,6 +98,14 @@ import egm
 good = egm.Target(egm.Space(x=egm.Real(2)), lambda x: 0.5 * x.square().sum(-1))
 
 
+def needs(beta):
+    return good
+
+
+def fails():
+    raise TypeError("this is not about arguments")
+
+
 def wrong_sign():
     return egm.Target(good.space, lambda x: -0.5 * x.square().sum(-1))
 """
@@ -125,7 +133,12 @@ def test_the_command_ends_with_a_verdict_and_a_code(own, capsys):
     ("argv", "message"),
     [
         (["nonsense"], "'nonsense' is not a target"),
+        (["nonsense"], "your own is written module:function"),
+        (["ising"], "'size' and 'beta'; write \"Name(argument=value)\""),
         (["nowhere:target"], "there is no module 'nowhere'"),
+        (["own_checked.py:good"], "leave out .py: own_checked:good"),
+        (["own_checked:needs"], "own_checked:needs is called without arguments, but it needs some"),
+        (["own_checked:fails"], "this is not about arguments"),
         (["own_checked:god"], "did you mean 'good'"),
         (["gbrbm", "--sed", "1"], "did you mean '--seed'"),
         ([], "target"),

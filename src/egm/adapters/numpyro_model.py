@@ -14,7 +14,7 @@ from torch import Tensor
 
 from egm.adapters.bridge import flattened
 from egm.adapters.jax_energy import JaxEnergy
-from egm.adapters.sites import PRIOR_DRAWS, ModelTarget, Site, check_names, constraint_of, real_variable
+from egm.adapters.sites import PRIOR_DRAWS, ModelTarget, Site, check_names, check_support, constraint_of, real_variable
 from egm.extras import needed
 from egm.spaces import Categorical, Space, State
 
@@ -47,6 +47,8 @@ def from_numpyro(
         for key in range(PRIOR_DRAWS)  # not mapped: compiling samplers takes longer than running them
     ]
     latent = {key: node for key, node in traces[0].items() if node["type"] == "sample" and not node["is_observed"]}
+    for key in latent:
+        check_support(key, [trace[key]["fn"].support for trace in traces])
     prior = {key: np.stack([np.asarray(trace[key]["value"]) for trace in traces]) for key in latent}
     sites = {
         key: _discrete(key, node)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import biject_to, constraints
 
 from egm.adapters.bridge import flattened
-from egm.adapters.sites import PRIOR_DRAWS, ModelTarget, Site, check_names, constraint_of, real_variable
+from egm.adapters.sites import PRIOR_DRAWS, ModelTarget, Site, check_names, check_support, constraint_of, real_variable
 from egm.extras import needed
 from egm.spaces import Categorical, Space, State
 from egm.targets.base import EnergyError
@@ -92,6 +92,7 @@ def _sites(traces: list[Any], loc: Mapping[str, float], scale: Mapping[str, floa
             continue
         if node["is_observed"]:
             continue
+        check_support(key, [trace.nodes[key]["fn"].support for trace in traces])
         if node["fn"].support.is_discrete:
             found[key] = _discrete(key, node)
         else:

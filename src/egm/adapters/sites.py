@@ -12,7 +12,7 @@ loc and scale of a `Real` are the median and the spread of draws of the prior, i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +83,26 @@ def check_names(sites: Mapping[str, Site], *given: Mapping[str, float] | None, m
             raise ValueError(f"{sorted(unknown)} are no continuous sites of {model}; those are {real}")
 
 
+def check_support(name: str, supports: Sequence[Any]) -> None:
+    """Raise if a site has other bounds in other draws of the prior: a space cannot depend on the state."""
+    first, *others = (_bounds(_base(support)) for support in supports)
+    if any(not np.array_equal(a, b) for other in others for a, b in zip(first, other, strict=True)):
+        raise ValueError(
+            f"the bounds of the site '{name}' depend on other sites; sample it between fixed bounds and compute the"
+            " value from that, for example u ~ Uniform(0, 1) and a * u in the place of Uniform(0, a)"
+        )
+
+
+def _base(support: Any) -> Any:
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    return support
+
+
+def _bounds(base: Any) -> list[NDArray[Any]]:
+    return [np.asarray(getattr(base, end)) for end in ("lower_bound", "upper_bound") if hasattr(base, end)]
+
+
 def constraint_of(support: Any, known: Any) -> tuple[Constraint, bool]:
     """The constraint of `Real` that a support is (or None), and whether it is the real line.
 
@@ -90,13 +110,10 @@ def constraint_of(support: Any, known: Any) -> tuple[Constraint, bool]:
         support: of a distribution of Pyro or NumPyro, which name the bounds alike.
         known: the module that holds `real` and `simplex`.
     """
-    base = support
-    while hasattr(base, "base_constraint"):
-        base = base.base_constraint
+    base = _base(support)
     if base is known.simplex:
         return "simplex", False
-    bounds = [np.asarray(getattr(base, end)) for end in ("lower_bound", "upper_bound") if hasattr(base, end)]
-    ends = [float(bound.flat[0]) for bound in bounds if (bound == bound.flat[0]).all()]
+    ends = [float(bound.flat[0]) for bound in _bounds(base) if (bound == bound.flat[0]).all()]
     if len(ends) == 2:
         return (ends[0], ends[1]), False
     if ends == [0.0] and hasattr(base, "lower_bound"):

@@ -190,7 +190,7 @@ class LeapsSampler(Sampler):
 
     def why_unweighted(self, steps: int | None = None) -> str | None:
         if self.target is None:
-            return "the sampler was loaded without its target; pass target= to egm.load"
+            return "the sampler was loaded without its target; pass target= to egm.load, or --target to `egm sample`"
         return None
 
     def intermediate_energy(self) -> Callable[[State, Tensor], Tensor]:

@@ -99,7 +99,7 @@ def _look_closer(probe: Probe) -> Iterator[Finding]:
     ends, lowest = valleys(precise)
     improper = check_rays(precise, lowest)
     yield from improper
-    if not any(finding.name == "sign" for finding in improper):  # descents without an end say nothing
+    if not any(finding.name in ("sign", "improper") for finding in improper):  # descents without an end say nothing
         yield from check_landscape(precise, ends)
 
 

@@ -77,9 +77,10 @@ def _improper(
     name: str, variable: Real, lines: Lines, ignored: Tensor, flat: Tensor, *, together: bool
 ) -> list[Finding]:
     if together:
+        particles = variable.shape if len(variable.shape) > 1 else "(particles, dimension)"
         text = (
             f"moving all of {name} together does not change the energy, so its density cannot be normalised; for"
-            f" particles use Real({variable.shape}, centered=True), otherwise add a term that holds the mean"
+            f" particles use Real({particles}, centered=True), otherwise add a term that holds the mean"
         )
         return [Finding("problem", "improper", text)]
     findings = []
@@ -93,6 +94,11 @@ def _improper(
         text = (
             f"the energy stops growing far out along {_named(lines, flat)}, so exp(−energy) cannot be normalised; add a"
             " term that confines it (a prior, a harmonic trap), or a constraint (lo, hi)"
+            + (
+                ", or raise scale if it is confined a million reference widths out"
+                if variable.constraint is None
+                else ""
+            )
         )
         findings.append(Finding("problem", "improper", text))
     return findings

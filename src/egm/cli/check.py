@@ -35,7 +35,14 @@ def check(argv: list[str]) -> int:
     """Run `egm check` with these arguments; 0 if there is no problem, 1 if there is."""
     values, _ = check_parser().read(argv)
     text: str = values.target
-    target = import_target(text) if ":" in text else make_target(text)
+    try:
+        target = import_target(text) if ":" in text else make_target(text)
+    except (ValueError, TypeError) as error:
+        if ":" in text or "(" in text:
+            raise
+        # A bare name: unknown, or of a target that needs arguments.
+        fix = 'write "Name(argument=value)"' if isinstance(error, TypeError) else "your own is written module:function"
+        raise ValueError(f"{error}; {fix}") from None
     found = inspect_target(target, device=values.device, dtype=getattr(torch, values.dtype), seed=values.seed)
     if found.findings:
         show(repr(target), ["", "check", "what was found"], [[f.level, f.name, f.text] for f in found.findings])

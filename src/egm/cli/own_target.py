@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
 
@@ -25,11 +26,17 @@ def import_target(source: str) -> Target:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise ValueError(f"there is no module '{name}' in {here} or on Python's path") from None
+            fix = f"; leave out .py: {name[:-3]}:{attribute}" if name.endswith(".py") else ""
+            raise ValueError(f"there is no module '{name}' in {here} or on Python's path{fix}") from None
         raise
     public = [key for key in vars(module) if not key.startswith("_")]
     thing = getattr(module, attribute, None) or getattr(module, nearest(attribute, public, kind=f"in {name}"))
-    target = thing if isinstance(thing, Target) else thing() if callable(thing) else thing
-    if not isinstance(target, Target):
-        raise TypeError(f"{source} must be an egm.Target or a function that returns one, got {type(target).__name__}")
-    return target
+    if callable(thing) and not isinstance(thing, Target):
+        try:
+            inspect.signature(thing).bind()
+        except TypeError as error:
+            raise TypeError(f"{source} is called without arguments, but it needs some: {error}") from None
+        thing = thing()
+    if not isinstance(thing, Target):
+        raise TypeError(f"{source} must be an egm.Target or a function that returns one, got {type(thing).__name__}")
+    return thing

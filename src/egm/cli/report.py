@@ -32,9 +32,11 @@ def finish(folder: Path, sampler: Sampler | ChainSampler, *, evaluate: bool) -> 
         record = write_results(folder, sampler, compare(sampler, n=n, repeats=REPEATS, floor_pairs=FLOOR_PAIRS))
         show_metrics(record, published(sampler.config))
         print(f"a proper comparison:  egm evaluate {shlex.quote(str(folder))}")
+    source = str(sampler.config["target"])  # module:function is imported only where it is named, and weights need it
+    named, loaded = (f" --target {shlex.quote(source)}", ", target") if ":" in source else ("", "")
     print(f"the run is in:        {folder}")
-    print(f"draw from it:         egm sample {shlex.quote(str(folder))} -n 1000 --seed 1 --out draws.npz")
-    print(f"or in Python:         egm.load({str(folder)!r}).sample(1000, seed=1)")
+    print(f"draw from it:         egm sample {shlex.quote(str(folder))} -n 1000 --seed 1{named} --out draws.npz")
+    print(f"or in Python:         egm.load({str(folder)!r}{loaded}).sample(1000, seed=1)")
 
 
 def published(config: dict[str, Any]) -> dict[str, list[float | None]]:

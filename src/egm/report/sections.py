@@ -171,7 +171,7 @@ def _observables(run: Contents) -> Html | None:
     if not rows:
         return None
     hidden = f" The first {MOST_LINES} of {len(rows)} are shown." if len(rows) > MOST_LINES else ""
-    text = f"Means of observables (weighted where there are weights) ± standard error.{hidden}"
+    text = f"Means of observables in the last evaluation (weighted where there are weights) ± standard error.{hidden}"
     text += " States of chains depend on each other: their errors are in the table above." if _is_chain(run) else ""
     columns = ["observable", "draws", "reference"]
     return joined([element("p", text), table(columns, rows[:MOST_LINES], label="Means of observables")])

@@ -22,9 +22,10 @@ KINDS: tuple[Kind, ...] = ("fast", "paper")
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
 TEXT = """\
 {metric}, the W1 distance between the energies of {n} draws, as they were drawn, and of {n} reference draws: mean ±
-standard deviation over seeds. The floor is its value for exact draws; what is below it is so by chance. Calls of the
-energy and the ESS of EGM-SP are means over seeds; it was trained on {on}. Numbers of the first column are the paper's,
-all others were run here.
+standard deviation over seeds, or one seed. The floor is its value where reference draws are on both sides; what is
+below it is so by chance, and all seeds of a line together, for they are compared with the same reference draws. Calls
+of the energy and the ESS of EGM-SP are means over seeds; it was trained on {on}. Numbers of the first column are the
+paper's, all others were run here.
 """
 
 

@@ -257,7 +257,8 @@ class Target:
         energy = self.energy(**state)
         if not isinstance(energy, Tensor) or not energy.is_floating_point():
             kind = energy.dtype if isinstance(energy, Tensor) else type(energy).__name__
-            raise EnergyError(f"the energy must return a floating-point torch.Tensor, got {kind}")
+            fix = "convert it with .float()" if isinstance(energy, Tensor) else "for NumPy use egm.adapters.from_numpy"
+            raise EnergyError(f"the energy must return a floating-point torch.Tensor, got {kind}; {fix}")
         if tuple(energy.shape) != shape:
             raise EnergyError(
                 f"for states with leading batch shape {shape} the energy must return shape {shape}, got"
