@@ -4,6 +4,7 @@ The paper shows 10 × 10 at β = 0.4; 5 × 5 shows it within seconds.
 """
 
 import statistics
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ import egm
 from egm.train.run_directory import RunDirectory
 
 # One network, batch and number of proposals for both methods.
-SAME = {
+SAME: dict[str, Any] = {
     **{"network": "MLP(width=64)", "batch_size": 32, "proposals": 128},
     **{"refresh": 200, "buffer": 1000, "inner_steps": 50, "log_every": 10, "device": "cpu", "progress": False},
 }
@@ -25,8 +26,9 @@ def test_bootstrapped_weights_are_more_even(tmp_path):
     to .058), and stays at .533 (.393) if it is not trained.
     """
     ess, losses = {}, []
-    for method, own in (("egm", {}), ("egm-bs", {"energy_network": "MLP(width=64)"})):
-        egm.fit(egm.targets.Ising(5, 0.4), method, steps=200, seed=0, out=tmp_path / method, **SAME, **own)
+    for method, energy_network in (("egm", None), ("egm-bs", "MLP(width=64)")):
+        given = {**SAME, "energy_network": energy_network, "out": tmp_path / method}
+        egm.fit(egm.targets.Ising(5, 0.4), method, steps=200, seed=0, **given)
         rows = RunDirectory(tmp_path / method).read_metrics()
         assert len(rows) == 20
         ess[method] = [float(row["ess"]) for row in rows[10:]]
