@@ -21,6 +21,7 @@ from egm.paths.gaussian import GaussianPath
 from egm.processes.base import DenoisingProcess, Process, generalised_kl
 from egm.processes.discrete_jump import DiscreteJump
 from egm.processes.jump import Jump
+from egm.variables import Real
 
 RealLoss = Literal["denoiser", "generator"]
 SymbolLoss = Literal["cross-entropy", "squared"]
@@ -38,16 +39,15 @@ def real_loss(
 ) -> Tensor:
     """Squared error per degree of freedom, [...]; the norm of the estimate's F is cut at `clip`."""
     variable = process.path.variable
-    axes = tuple(range(-len(variable.latent_shape), 0))
     if kind == "generator":
         expected, found = (process.marginal(x_t, x_1, t).drift for x_1 in (estimate, prediction))
     else:
         middle, size = rescaling(process.path, x_t, t)
         expected, found = ((x_1 - middle) / size for x_1 in (estimate, variable.project(prediction)))
     if clip is not None:
-        expected = cut(expected, clip, axes)
+        expected = cut(expected, clip, variable)
     error = (expected - found).square()
-    return (error.sum(axes) if axes else error) / variable.dimension
+    return (error.sum(variable.axes) if variable.axes else error) / variable.dimension
 
 
 def rescaling(path: GaussianPath, x_t: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,9 +58,9 @@ def rescaling(path: GaussianPath, x_t: Tensor, t: Tensor) -> tuple[Tensor, Tenso
     return alpha / total * x_t, (variance / total).sqrt()
 
 
-def cut(x: Tensor, limit: float, axes: tuple[int, ...]) -> Tensor:
-    """x, shortened along its direction where its norm over the axes is above the limit."""
-    norm = x.square().sum(axes, keepdim=True).sqrt() if axes else x.abs()
+def cut(x: Tensor, limit: float, variable: Real) -> Tensor:
+    """Values x of a variable, shortened along their direction where their norm is above the limit."""
+    norm = x.square().sum(variable.axes, keepdim=True).sqrt() if variable.axes else x.abs()
     return x * (limit / norm.clamp(min=limit))
 
 

@@ -142,10 +142,14 @@ class Real:
         """Standard Gaussian latents (on the centred subspace if the variable is centred)."""
         return self.project(torch.randn((*batch, *self.latent_shape), generator=generator, dtype=dtype, device=device))
 
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Those of a latent value, counted from the end."""
+        return tuple(range(-len(self.latent_shape), 0))
+
     def gaussian_log_prob(self, residual: Tensor, variance: Tensor | float) -> Tensor:
         """log N(residual; 0, variance·I) in the variable's d degrees of freedom; `variance` has the batch's shape."""
-        axes = tuple(range(-len(self.latent_shape), 0))
-        square = residual.square().sum(axes) if axes else residual.square()
+        square = residual.square().sum(self.axes) if self.axes else residual.square()
         variance = torch.as_tensor(variance, dtype=residual.dtype, device=residual.device)
         return -0.5 * (square / variance + self.dimension * torch.log(2 * math.pi * variance))
 
@@ -154,7 +158,7 @@ class Real:
         if self.centered or not self.latent_shape:
             return self.gaussian_log_prob(residual, variance.reshape(variance.shape[: variance.ndim - len(self.shape)]))
         each = residual.square() / variance + torch.log(2 * math.pi * variance)
-        return -0.5 * each.sum(tuple(range(-len(self.latent_shape), 0)))
+        return -0.5 * each.sum(self.axes)
 
     def check(self, x: Tensor, name: str) -> None:
         """Raise if x is not a value of this variable; `name` is used in the message."""

@@ -53,8 +53,7 @@ class EnergyScore(nn.Module):
             return found
         for name, x_1 in found.items():
             middle, size = rescaling(paths[name], state[name], t)
-            axes = tuple(range(-len(variables[name].latent_shape), 0))
-            found[name] = middle + size * cut((x_1 - middle) / size, self._clip, axes)
+            found[name] = middle + size * cut((x_1 - middle) / size, self._clip, variables[name])
         return found
 
 
