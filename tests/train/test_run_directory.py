@@ -264,3 +264,14 @@ def test_a_file_is_never_half_there(tmp_path, monkeypatch):
     run.write_config({"egm": "2"})
     assert run.read_config() == {"egm": "2"}
     assert [file.name for file in tmp_path.iterdir()] == ["config.yaml"]
+
+
+@pytest.mark.parametrize("logged", ["sampler_loss", "elbo"])
+def test_the_cost_is_that_of_the_last_line_about_training(tmp_path, logged):
+    """Whatever a method logs; seconds of an evaluation are not those of training."""
+    run = RunDirectory(tmp_path)
+    spent = {"score_calls": 0, "learning_rate": 1e-3}
+    run.append_metrics({"step": 5, "seconds": 1.0, "energy_calls": 10, **spent, logged: 0.5})
+    run.append_metrics({"step": 9, "seconds": 2.0, "energy_calls": 18, **spent, logged: 0.0})
+    run.append_metrics({"step": 9, "seconds": 7.0, "energy_calls": 18, **spent, "e_w1": 0.3, "e_w1_floor": 0.1})
+    assert run.cost({}) == {"seconds": 2.0, "step": 9, "energy_calls": 18, "score_calls": 0}

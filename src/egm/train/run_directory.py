@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from egm.files import replacing, write_json
 
-LOSSES = ("sampler_loss", "energy_loss")  # what lines about training have, and those about evaluations have not
+FLOOR = "_floor"  # how a column ends that only lines about evaluations fill
 
 
 class RunDirectory:
@@ -164,7 +164,8 @@ class RunDirectory:
 
     def cost(self, config: Mapping[str, Any]) -> dict[str, float | int | None]:
         """Seconds, steps and calls that training took, or chains; None where the run has not come that far."""
-        trained = [row for row in self.read_metrics() if any(row.get(loss) for loss in LOSSES)]
+        rows = self.read_metrics()
+        trained = [row for row in rows if not any(value for name, value in row.items() if name.endswith(FLOOR))]
         spent = config.get("outcome") or (trained[-1] if trained else {})
         return {name: _number(spent.get(name)) for name in ("seconds", "step", "energy_calls", "score_calls")}
 
