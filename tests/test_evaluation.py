@@ -14,8 +14,10 @@ from egm import targets
 from egm.build import make_target
 from egm.draws import Draws
 from egm.evaluation import metrics_of, quick_scores
+from egm.mcmc import HMC, ReferencePlan
 from egm.metrics import floor, floors
 from egm.metrics.floors import derive_seed, floor_key, known_floor
+from egm.spaces import Real, Space
 from egm.targets.base import Target
 from egm.train.run_directory import commit
 from stats import z_limit
@@ -171,16 +173,38 @@ def test_errors_of_observables_come_from_all_draws(repeats):
     assert (np.abs(h["mean"] - h["reference"]) < z_limit(3) * np.hypot(h["stderr"], h["reference_stderr"])).all()
 
 
-def test_states_of_chains_and_references_by_mcmc_have_no_such_errors(monkeypatch):
-    target = targets.Ising(3, 0.3)
-    chains = egm.fit(target, "gibbs", steps=100, chains=4, seed=0, progress=False)
+def test_states_of_chains_have_no_such_errors():
+    chains = egm.fit(targets.Ising(3, 0.3), "gibbs", steps=100, chains=4, seed=0, progress=False)
     found = egm.evaluate(chains, n=50, repeats=2, floor_pairs=2, metrics=["e_w1"])["observables"]["magnetization"]
     assert found["stderr"] is None
     assert found["reference_stderr"][0] > 0
-    monkeypatch.setattr(target, "reference_kind", "mcmc")
-    found = egm.evaluate(fake(target), n=50, repeats=2, floor_pairs=2, metrics=["e_w1"])["observables"]["magnetization"]
-    assert found["stderr"][0] > 0
-    assert found["reference_stderr"] is None
+
+
+class ByMCMC(Target):
+    """A Gaussian in the plane whose reference is a run of HMC."""
+
+    reference_kind = "mcmc"
+
+    def __init__(self) -> None:
+        super().__init__(Space(x=Real(2)), lambda x: 0.5 * x.square().sum(-1), name="ByMCMC()")
+
+    def _reference_plan(self) -> ReferencePlan:
+        return ReferencePlan(HMC(self, leapfrog_steps=3), chains=20, warmup=50, steps=50, thin=5)
+
+    def observables(self, **state):
+        return {"radius": state["x"].norm(dim=-1), **super().observables(**state)}
+
+
+def test_means_of_a_reference_by_mcmc_are_those_of_its_pool(monkeypatch, tmp_path):
+    """With errors that allow for dependence: of a scalar, and of the entries of a vector."""
+    monkeypatch.setenv("EGM_CACHE_DIR", str(tmp_path))
+    target = ByMCMC()
+    record = egm.evaluate(fake(target), n=50, repeats=2, floor_pairs=2, metrics=["e_w1"])["observables"]
+    known = target.reference.diagnostics["observables"]
+    for name, entries in (("radius", ["radius"]), ("x", ["x[0]", "x[1]"])):
+        for key, part in (("reference", "mean"), ("reference_stderr", "stderr")):
+            assert record[name][key] == pytest.approx([known[entry][part] for entry in entries], abs=1e-6)
+        assert min(record[name]["stderr"]) > 0
 
 
 def test_draws_that_turn_out_to_have_no_weights():

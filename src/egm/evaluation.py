@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -66,8 +66,8 @@ def evaluate(
 
     Where draws have weights, `resampled` scores n states out of more weighted draws, and ESS, log Z and ELBO come from
     all draws of all repeats (EUBO from those of the first). `observables` are means over them, with their weights and
-    standard errors, and beside them those of the reference draws; states of chains and references by MCMC depend on
-    each other and have no such errors. `modes` is the least number of modes in a repeat's n raw draws.
+    standard errors (states of chains depend on each other and have none here), and beside them those of the reference
+    draws, or of the whole pool of a reference by MCMC. `modes` is the least number of modes in a repeat's n raw draws.
 
     Args:
         sampler: what to judge.
@@ -127,9 +127,7 @@ def evaluate(
         "resampled": {name: _score(resampled[name], floors[name]) for name in names} if scored else None,
         **_certificate(log_weights if weighted else [], eubo),
         "log_z_exact": target.log_z,
-        "observables": observed.record(
-            independent=not isinstance(sampler, ChainSampler), exact=target.reference_kind == "exact"
-        ),
+        "observables": observed.record(independent=not isinstance(sampler, ChainSampler), pool=_pool_means(target)),
         "modes": min(modes, default=None),
         "eval_energy_calls": eval_calls,
         "symmetries": list(getattr(body, "symmetries", ())),
@@ -184,19 +182,34 @@ class _Means:
                     mean, stderr = draws.expect(lambda entries=entries, **_: entries)
                     found.setdefault(name, []).append((mean.cpu(), stderr.cpu()))
 
-    def record(self, *, independent: bool, exact: bool) -> dict[str, dict[str, list[float] | None]]:
-        """Means and standard errors; None for errors of draws, or of reference draws, that depend on each other."""
+    def record(
+        self, *, independent: bool, pool: Mapping[str, tuple[float, float]] | None
+    ) -> dict[str, dict[str, list[float] | None]]:
+        """Means and standard errors; `pool` has those of a reference by MCMC, entry by entry.
+
+        Draws that depend on each other have no errors (None).
+        """
         found = {}
         for name, repeats in self._draws.items():
             mean, stderr = _over_repeats(repeats)
             reference, reference_stderr = _over_repeats(self._references[name])
+            if pool is not None:
+                entries = [name] if name in pool else [f"{name}[{i}]" for i in range(len(reference))]
+                reference, reference_stderr = ([round(pool[e][i], 6) for e in entries] for i in (0, 1))
             found[name] = {
                 "mean": mean,
                 "stderr": stderr if independent else None,
                 "reference": reference,
-                "reference_stderr": reference_stderr if exact else None,
+                "reference_stderr": reference_stderr,
             }
         return found
+
+
+def _pool_means(target: Target) -> dict[str, tuple[float, float]] | None:
+    """Mean and standard error of every observable over all draws of a reference by MCMC, which allow for dependence."""
+    if target.reference_kind != "mcmc":
+        return None
+    return {name: (d["mean"], d["stderr"]) for name, d in target.reference.diagnostics["observables"].items()}
 
 
 def _over_repeats(repeats: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[list[float], list[float]]:

@@ -166,7 +166,7 @@ def _evaluate(plan: Plan, lock: int) -> bool:
         progress(job, code, seconds)
 
     if jobs:
-        say(f"evaluating {len(jobs)} runs, {plan.repeats} times {plan.n} draws each")
+        say(f"evaluating {len(jobs)} runs on {plan.device}, {plan.repeats} times {plan.n} draws each")
     run_jobs(jobs, at_once=plan.jobs, threads=plan.threads, lock=lock, ended=ended)
     return not progress.failed
 
