@@ -8,6 +8,7 @@ posterior probability is estimated from weighted draws of (β, γ), and known ex
     pip install 'egm[examples]'                        scikit-learn and matplotlib
     python examples/spike_slab.py                      a few minutes of one CPU core
     python examples/spike_slab.py --quick --out DIR    a few seconds: 30 patients, four predictors
+    python examples/spike_slab.py --patients 442       all of them: harder, see the page of this example
 """
 
 import argparse
@@ -34,6 +35,8 @@ QUICK: Options = {"steps": 150, "refresh_steps": 8, "sample_steps": 16}
 def diabetes(patients: int, predictors: int) -> tuple[egm.targets.SpikeSlab, list[str]]:
     """The posterior from the first patients and predictors of the data set, and the names of these predictors."""
     data = needed("sklearn.datasets", what="the diabetes data set", extra="examples").load_diabetes()
+    if not predictors + 1 < patients <= len(data.target):
+        raise SystemExit(f"--patients must be from {predictors + 2} to {len(data.target)}, got {patients}")
     X, y = data.data[:patients, :predictors], data.target[:patients]
     X, y = (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std()
     residual = y - X @ np.linalg.lstsq(X, y, rcond=None)[0]
@@ -73,8 +76,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a short run")
     parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="folder for spike_slab.svg")
+    parser.add_argument("--patients", type=int, metavar="N", help="how many of the 442, 100 by default (30 if quick)")
     options = parser.parse_args()
-    target, names = diabetes(*((30, 4) if options.quick else (100, 10)))
+    patients, predictors = (30, 4) if options.quick else (100, 10)
+    target, names = diabetes(patients if options.patients is None else options.patients, predictors)
     began = time.process_time()
     sampler = egm.fit(target, **COMMON | (QUICK if options.quick else FULL), seed=0, device="cpu")
     seconds, calls = time.process_time() - began, target.energy_calls

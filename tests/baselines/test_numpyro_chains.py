@@ -8,17 +8,20 @@ import pytest
 import torch
 
 import egm
+from conditions import package
 from egm.baselines import numpyro_chains
 from egm.baselines.numpyro_chains import _Bridge, _Layout
 from egm.mcmc.diagnostics import effective_sample_size, r_hat
 from mcmc_laws import Mixture
 from stats import z_limit
 
+pytestmark = pytest.mark.adapters
+
 
 @pytest.fixture
 def numpyro():
     """Skips where NumPyro is missing."""
-    return pytest.importorskip("numpyro", reason="needs NumPyro and JAX: pip install 'egm[numpyro]'")
+    return package("numpyro")
 
 
 class Odd:
