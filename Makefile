@@ -50,9 +50,10 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 		{ echo 'test-browser needs Chromium, and it could not be installed with apt-get; install it and try again'; exit 1; }
 	touch $@
 
-# Energies and models of JAX, Pyro and NumPyro. `make test` skips these tests where the packages are missing.
+# Energies and models of JAX, Pyro and NumPyro. `make test` skips these tests where the packages are missing. Most of
+# their time is compilation, so it is kept short.
 test-adapters: .venv/.adapters
-	EGM_NEEDED='jax pyro numpyro' .venv/adapters/bin/python -m pytest --numprocesses auto -m adapters tests
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 EGM_NEEDED='jax pyro numpyro' .venv/adapters/bin/python -m pytest --numprocesses auto -m adapters tests
 
 # An environment on top of .venv: whatever that has is found there, and what these packages bring stays out of it.
 .venv/.adapters: .venv/.installed

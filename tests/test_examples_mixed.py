@@ -32,7 +32,9 @@ def run(monkeypatch, capsys, tmp_path):
     def short(name):
         pytest.importorskip("matplotlib", reason="pictures need matplotlib: pip install 'egm[examples]'")
         if name == "spike_slab":
-            pytest.importorskip("sklearn", reason="the diabetes data set needs scikit-learn: pip install 'egm[examples]'")
+            pytest.importorskip(
+                "sklearn", reason="the diabetes data set needs scikit-learn: pip install 'egm[examples]'"
+            )
         monkeypatch.setattr(sys, "argv", [f"{name}.py", "--quick", "--out", str(tmp_path)])
         runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
         text = capsys.readouterr().out
@@ -97,7 +99,9 @@ def test_weights_of_other_draws_are_seen(run, monkeypatch):
 def test_without_scikit_learn_the_fix_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     monkeypatch.setattr(sys, "argv", ["spike_slab.py", "--out", str(tmp_path)])
-    with pytest.raises(MissingPackage, match=r"the diabetes data set needs scikit-learn: pip install 'egm\[examples\]'"):
+    with pytest.raises(
+        MissingPackage, match=r"the diabetes data set needs scikit-learn: pip install 'egm\[examples\]'"
+    ):
         runpy.run_path(str(ROOT / "examples" / "spike_slab.py"), run_name="__main__")
 
 
