@@ -21,7 +21,7 @@ import numpy as np
 
 import egm
 from egm.extras import needed
-from egm.report.plotting import pyplot
+from egm.report.plotting import new_figure, plain_style
 
 Row = tuple[str, float, float, float]  # name, estimate, standard error, exact value
 Options = dict[str, Any]
@@ -55,9 +55,11 @@ def marginals(target: egm.targets.SpikeSlab, names: list[str], draws: egm.Draws)
     return [*rows, ("log Z", draws.log_z, draws.log_z_stderr, target.log_z or math.nan)]
 
 
+@plain_style()
 def draw(names: list[str], rows: list[Row], file: Path) -> None:
     """Inclusion probabilities and coefficients, estimated and exact."""
-    figure, (top, bottom) = pyplot().subplots(2, 1, figsize=(7, 4.6), sharex=True, layout="constrained")
+    figure = new_figure(figsize=(7, 4.6))
+    top, bottom = figure.subplots(2, 1, sharex=True)
     p = len(names)
     for axis, part, label in ((top, rows[:p], "inclusion probability"), (bottom, rows[p:-1], "expected coefficient")):
         _, mean, stderr, exact = zip(*part, strict=True)
