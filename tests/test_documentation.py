@@ -5,7 +5,6 @@ import importlib
 import inspect
 import io
 import re
-import runpy
 import tomllib
 from fnmatch import fnmatch
 
@@ -142,6 +141,7 @@ def test_versions_agree():
 
 
 @pytest.mark.slow
-def test_the_example_runs(capsys):
-    runpy.run_path(str(ROOT / "examples" / "exact_references.py"), run_name="__main__")
+@pytest.mark.example("exact_references")
+def test_the_example_runs(run_example, capsys):
+    run_example("exact_references", run_name="__main__")
     assert "log Z = 4.26997" in capsys.readouterr().out
