@@ -114,6 +114,17 @@ def test_without_scikit_learn_the_fix_is_named(run_example, monkeypatch, tmp_pat
         run_example("spike_slab", run_name="__main__")
 
 
+@pytest.mark.example("spike_slab")
+@pytest.mark.parametrize("patients", [0, 5, 443])
+def test_too_few_and_too_many_patients_are_refused(run_example, monkeypatch, tmp_path, patients):
+    pytest.importorskip("sklearn", reason="the diabetes data set needs scikit-learn: pip install 'egm[examples]'")
+    monkeypatch.setattr(sys, "argv", ["x", "--quick", "--patients", str(patients), "--out", str(tmp_path)])
+    with pytest.raises(SystemExit, match=rf"--patients must be from 6 to 442, got {patients}"):
+        run_example("spike_slab", run_name="__main__")
+    target, _ = run_example("spike_slab")["diabetes"](442, 10)
+    assert "X=<442x10 " in repr(target)
+
+
 @pytest.mark.parametrize("name", list(ROWS))
 def test_the_page_shows_the_committed_picture(name):
     folder = ROOT / "docs" / "examples"
