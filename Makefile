@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test lint types pytest test-arviz test-browser docs format quickstart clean
+.PHONY: test lint types pytest test-arviz test-browser test-adapters docs format quickstart clean
 
 test: lint types pytest
 
@@ -38,7 +38,7 @@ test-arviz: .venv/.extras
 
 # Reports in a real browser. `make test` skips these tests where there is none.
 test-browser: .venv/.browser
-	EGM_BROWSER=needed $(BIN)/python -m pytest tests/report/test_report_browser.py
+	EGM_NEEDED='Chromium playwright' $(BIN)/python -m pytest tests/report/test_report_browser.py
 
 # Chromium comes from the system's packages, where it is missing and they may be installed.
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
@@ -48,6 +48,19 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 	for name in $(BROWSERS); do command -v $$name && exit; done; \
 		{ $(SUDO) apt-get update && $(SUDO) apt-get install --yes --no-install-recommends chromium; } || \
 		{ echo 'test-browser needs Chromium, and it could not be installed with apt-get; install it and try again'; exit 1; }
+	touch $@
+
+# Energies and models of JAX, Pyro and NumPyro. `make test` skips these tests where the packages are missing. Most of
+# their time is compilation, so it is kept short.
+test-adapters: .venv/.adapters
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 EGM_NEEDED='jax pyro numpyro' .venv/adapters/bin/python -m pytest --numprocesses auto -m adapters tests
+
+# An environment on top of .venv: whatever that has is found there, and what these packages bring stays out of it.
+.venv/.adapters: .venv/.installed
+	$(BIN)/python -m venv --clear .venv/adapters
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> "$$(.venv/adapters/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth"
+	.venv/adapters/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[jax,pyro,numpyro]'
 	touch $@
 
 # The package without extras, in an empty environment.

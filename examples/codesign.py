@@ -22,7 +22,7 @@ from torch.nn.functional import one_hot
 
 import egm
 from egm.mcmc import HMC, Alternate, Gibbs, run
-from egm.report.plotting import pyplot
+from egm.report.plotting import new_figure, plain_style
 
 COMPOSITIONS, KINDS = ("AAAA", "AAAB", "AABB", "ABBB", "BBBB"), ("AA", "AB", "BB")
 Row = tuple[str, float, float, float, float]  # name, estimate and its standard error, reference and its own
@@ -70,9 +70,10 @@ def marginals(target: egm.Target, draws: egm.Draws, chains: egm.Draws) -> list[R
     return [*rows, ("log Z", draws.log_z, draws.log_z_stderr, target.log_z or math.nan, 0.0)]
 
 
+@plain_style()
 def draw(target: egm.Target, draws: egm.Draws, rows: list[Row], file: Path) -> None:
     """Probabilities, and below the structure of least energy that was drawn for each composition."""
-    figure = pyplot().figure(figsize=(9, 4.6), layout="constrained")
+    figure = new_figure(figsize=(9, 4.6))
     top, bottom = figure.subfigures(2, 1, height_ratios=(3, 2))
     parts = ((0, COMPOSITIONS, "composition"), (5, KINDS, "pair in contact"), (8, KINDS, "pair apart"))
     for axis, (first, names, title) in zip(top.subplots(1, 3, width_ratios=(4, 3, 3)), parts, strict=True):

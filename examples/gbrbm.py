@@ -19,7 +19,7 @@ import torch
 from torch.nn.functional import one_hot
 
 import egm
-from egm.report.plotting import pyplot
+from egm.report.plotting import new_figure, plain_style
 
 W = torch.tensor([[5.0, 0.0, -5.0], [0.0, 5.0, 0.0]])
 Row = tuple[str, float, float, float]  # name, estimate, standard error, exact value
@@ -40,9 +40,11 @@ def marginals(target: egm.targets.GBRBM, draws: egm.Draws) -> list[Row]:
     return [*rows, ("log Z", draws.log_z, draws.log_z_stderr, target.log_z or math.nan)]
 
 
+@plain_style()
 def draw(target: egm.targets.GBRBM, draws: egm.Draws, rows: list[Row], file: Path) -> None:
     """Draws of v on the contours of its exact density; the modes' probabilities."""
-    figure, (plane, bars) = pyplot().subplots(1, 2, figsize=(8, 3.2), layout="constrained")
+    figure = new_figure(figsize=(8, 3.2))
+    plane, bars = figure.subplots(1, 2)
     x, y = torch.meshgrid(torch.linspace(-9, 9, 181), torch.linspace(-4, 9, 131), indexing="xy")
     square = (torch.stack([x, y], -1)[..., None, :] - target.modes.centers).square().sum(-1)
     density = (target.modes.masses * torch.exp(-0.5 * square)).sum(-1) / (2 * math.pi)

@@ -20,7 +20,7 @@ import torch
 from torch.nn.functional import one_hot
 
 import egm
-from egm.report.plotting import pyplot
+from egm.report.plotting import new_figure, plain_style
 
 Y = (-3.9, -3.2, -1.9, -0.6, 0.2, 0.9, 1.8, 3.3, 4.1)
 Row = tuple[str, float, float, float]  # name, estimate, standard error, exact value
@@ -53,9 +53,11 @@ def marginals(target: egm.targets.GaussianMixturePosterior, draws: egm.Draws) ->
     ]
 
 
+@plain_style()
 def draw(target: egm.targets.GaussianMixturePosterior, draws: egm.Draws, file: Path) -> None:
     """Who belongs together, estimated against exact; the means by label, and in ascending order."""
-    figure, (pairs, labels, ordered) = pyplot().subplots(1, 3, figsize=(10, 3.2), layout="constrained")
+    figure = new_figure(figsize=(10, 3.2))
+    pairs, labels, ordered = figure.subplots(1, 3)
     n = len(target.fitted_means)
     i, j = torch.triu_indices(n, n, 1)
     together, errors = draws.expect(lambda mu, z: z[:, i] == z[:, j])

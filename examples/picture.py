@@ -17,7 +17,7 @@ import torch
 
 import egm
 from egm.files import replacing
-from egm.report.plotting import pyplot
+from egm.report.plotting import new_figure, plain_style
 from egm.spaces import State
 
 POINTS, LATTICES = 700, (5, 10)  # shown in a panel: points of a scatter, rows and columns of lattices
@@ -80,10 +80,11 @@ PANELS = (
 )
 
 
+@plain_style()
 def picture(n: int = 10_000, **changes: Any) -> Any:
     """Train and draw n times; `changes` go over the options of every panel."""
-    plt = pyplot()
-    figure, axes = plt.subplots(3, len(PANELS), figsize=(9, 7), layout="constrained")
+    figure = new_figure(figsize=(9, 7))
+    axes = figure.subplots(3, len(PANELS))
     for column, panel in zip(axes.T, PANELS, strict=True):
         sampler = egm.fit(panel.target, device="cpu", seed=0, **{**panel.options, **changes})
         draws = sampler.sample(n, seed=SEED)
@@ -107,7 +108,7 @@ def main() -> int:
     parser.add_argument("out", type=Path, help="file to write (.png)")
     out = parser.parse_args().out
     figure = picture()
-    with replacing(out) as stream:
+    with plain_style(), replacing(out) as stream:
         figure.savefig(stream, format="png", dpi=130, metadata={"Software": None})
     print(f"written to {out} ({out.stat().st_size // 1024} kB)")
     return 0

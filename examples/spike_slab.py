@@ -8,6 +8,7 @@ posterior probability is estimated from weighted draws of (β, γ), and known ex
     pip install 'egm[examples]'                        scikit-learn and matplotlib
     python examples/spike_slab.py                      a few minutes of one CPU core
     python examples/spike_slab.py --quick --out DIR    a few seconds: 30 patients, four predictors
+    python examples/spike_slab.py --patients 442       all of them: harder, see the page of this example
 """
 
 import argparse
@@ -20,7 +21,7 @@ import numpy as np
 
 import egm
 from egm.extras import needed
-from egm.report.plotting import pyplot
+from egm.report.plotting import new_figure, plain_style
 
 Row = tuple[str, float, float, float]  # name, estimate, standard error, exact value
 Options = dict[str, Any]
@@ -34,6 +35,8 @@ QUICK: Options = {"steps": 150, "refresh_steps": 8, "sample_steps": 16}
 def diabetes(patients: int, predictors: int) -> tuple[egm.targets.SpikeSlab, list[str]]:
     """The posterior from the first patients and predictors of the data set, and the names of these predictors."""
     data = needed("sklearn.datasets", what="the diabetes data set", extra="examples").load_diabetes()
+    if not predictors + 1 < patients <= len(data.target):
+        raise SystemExit(f"--patients must be from {predictors + 2} to {len(data.target)}, got {patients}")
     X, y = data.data[:patients, :predictors], data.target[:patients]
     X, y = (X - X.mean(0)) / X.std(0), (y - y.mean()) / y.std()
     residual = y - X @ np.linalg.lstsq(X, y, rcond=None)[0]
@@ -52,9 +55,11 @@ def marginals(target: egm.targets.SpikeSlab, names: list[str], draws: egm.Draws)
     return [*rows, ("log Z", draws.log_z, draws.log_z_stderr, target.log_z or math.nan)]
 
 
+@plain_style()
 def draw(names: list[str], rows: list[Row], file: Path) -> None:
     """Inclusion probabilities and coefficients, estimated and exact."""
-    figure, (top, bottom) = pyplot().subplots(2, 1, figsize=(7, 4.6), sharex=True, layout="constrained")
+    figure = new_figure(figsize=(7, 4.6))
+    top, bottom = figure.subplots(2, 1, sharex=True)
     p = len(names)
     for axis, part, label in ((top, rows[:p], "inclusion probability"), (bottom, rows[p:-1], "expected coefficient")):
         _, mean, stderr, exact = zip(*part, strict=True)
@@ -73,8 +78,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a short run")
     parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="folder for spike_slab.svg")
+    parser.add_argument("--patients", type=int, metavar="N", help="how many of the 442, 100 by default (30 if quick)")
     options = parser.parse_args()
-    target, names = diabetes(*((30, 4) if options.quick else (100, 10)))
+    patients, predictors = (30, 4) if options.quick else (100, 10)
+    target, names = diabetes(patients if options.patients is None else options.patients, predictors)
     began = time.process_time()
     sampler = egm.fit(target, **COMMON | (QUICK if options.quick else FULL), seed=0, device="cpu")
     seconds, calls = time.process_time() - began, target.energy_calls

@@ -31,7 +31,7 @@ EXTRAS = {
     "jax": ["jax"],
     "pyro": ["pyro"],
 }
-WITHOUT_CODE = {"dev", "docs", "examples", "browser", "dist", "ode"}  # for developers, or nothing asks for them yet
+WITHOUT_CODE = {"dev", "docs", "examples", "browser"}  # for developers
 TINY = {"steps": 4, "network": "MLP(width=8)", "batch_size": 16, "refresh": 32, "device": "cpu", "progress": False}
 SPACE = egm.Space(v=egm.Real(2), h=egm.Categorical(2, shape=3))
 

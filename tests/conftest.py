@@ -1,7 +1,9 @@
 """Settings for every test: workers run side by side (pytest-xdist), so each keeps to one thread and its own names."""
 
 import os
+import runpy
 import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run as plain Python, which shows whether they are right
 # A shell starts background jobs with interrupts ignored; tests of interrupts need Python's own handler there too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+RAN = pytest.StashKey[set[str]]()  # examples that a test has run
 
 
 @pytest.fixture(autouse=True)
@@ -20,3 +23,24 @@ def own_names():
 
     with kept():
         yield
+
+
+@pytest.fixture
+def run_example(request):
+    """Runs an example, as runpy does, in a test that is marked with its name."""
+    ran = request.node.stash.setdefault(RAN, set())
+
+    def run(name, **options):
+        ran.add(name)
+        return runpy.run_path(str(Path(__file__).parents[1] / "examples" / f"{name}.py"), **options)
+
+    return run
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """A test that passes has run the examples of its marks, which `command_rules.py` reads, and no other."""
+    result = yield
+    ran, said = pyfuncitem.stash.get(RAN, set()), {mark.args[0] for mark in pyfuncitem.iter_markers("example")}
+    assert ran == said, f"examples that ran: {sorted(ran)}; those that the test is marked with: {sorted(said)}"
+    return result

@@ -3,17 +3,17 @@
 import importlib
 from typing import Any
 
-import pytest
 import torch
 from torch import distributions as dist
+
+from conditions import package
 
 Y = [0.3, -1.2, 2.0, 0.7]
 
 
 def program(kind: str) -> tuple[Any, Any]:
     """The package "pyro" or "numpyro" and its distributions; skips where it is missing."""
-    pytest.importorskip(kind, reason=f"needs {kind}: pip install 'egm[{kind}]'")
-    return importlib.import_module(kind), importlib.import_module(f"{kind}.distributions")
+    return package(kind), importlib.import_module(f"{kind}.distributions")
 
 
 def log_joint(w, s, u, m, z, b, y=None):

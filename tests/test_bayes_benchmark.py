@@ -13,6 +13,7 @@ import egm
 from bayes_marginals import PROBLEMS, Estimate, Problem, errors, floors, of_chains, of_draws, summarised
 from egm.mcmc import Chains
 from egm.targets import GaussianMixturePosterior, SpikeSlab
+from pages import DOCS, ROOT
 from stats import assert_mean, z_limit
 
 N, REPEATS = 2000, 200
@@ -209,3 +210,14 @@ def test_records(tmp_path, monkeypatch, capsys):
         assert len(record["marginals"]["together"]["exact"]) == 45
     assert sampler["metrics"]["together_max"]["std"] > 0
     assert chains["metrics"]["together_max"]["std"] is None
+
+
+def test_the_page_says_how_many_calls_a_second_numpyro_made():
+    records = json.loads((ROOT / "results" / "bayes.json").read_text(encoding="utf-8"))
+    rates = [r["calls"] / r["train_seconds"] for r in records if r["method"] in bayes.NUMPYRO]
+    assert {r["chains"] for r in records if r["method"] in bayes.NUMPYRO} == {4}
+    text = " ".join((DOCS / "bayes.md").read_text(encoding="utf-8").split())
+    least, most = (float(f"{rate:.2g}") for rate in (min(rates), max(rates)))
+    assert len(rates) == 12
+    assert "The twelve NumPyro runs of `results/bayes.json` (four chains, one thread of a CPU) made " in text
+    assert f" of a CPU) made {least:g} to {most:g} calls a second" in text

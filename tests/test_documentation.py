@@ -5,7 +5,6 @@ import importlib
 import inspect
 import io
 import re
-import runpy
 import tomllib
 from fnmatch import fnmatch
 
@@ -13,13 +12,15 @@ import pytest
 import yaml
 
 import egm
+from conditions import missing, package
 from egm.extras import MissingPackage
 from egm.registry import OPTION_GROUPS
 from pages import DOCS, PAGES, ROOT, SHELL, TOGETHER, Block, blocks, files, name_of, prose, spans
 
 LANGUAGES = {*SHELL, "python", "yaml", "text"}
+NEEDS = re.compile(r"^# needs (\w+)$", re.MULTILINE)  # a package of `make test-adapters`
 ALONE = [
-    pytest.param(block, id=f"{name_of(page)}-{number}")
+    pytest.param(block, id=f"{name_of(page)}-{number}", marks=[pytest.mark.adapters] * bool(NEEDS.search(block)))
     for page in PAGES
     if page not in TOGETHER
     for number, block in enumerate(block.text for block in blocks(page) if block.language == "python")
@@ -27,12 +28,12 @@ ALONE = [
 
 
 def run(block, names):
-    for package in re.findall(r"^# needs (\w+)$", block, re.MULTILINE):
-        pytest.importorskip(package, reason=f"this block needs {package}: pip install 'egm[{package}]'")
+    for name in NEEDS.findall(block):
+        package(name)
     try:
         exec(compile(block, "documentation", "exec"), names)
-    except MissingPackage as missing:
-        pytest.skip(str(missing))
+    except MissingPackage as error:
+        missing(error.name or "", str(error))
 
 
 @pytest.mark.parametrize("block", ALONE)
@@ -140,6 +141,7 @@ def test_versions_agree():
 
 
 @pytest.mark.slow
-def test_the_example_runs(capsys):
-    runpy.run_path(str(ROOT / "examples" / "exact_references.py"), run_name="__main__")
+@pytest.mark.example("exact_references")
+def test_the_example_runs(run_example, capsys):
+    run_example("exact_references", run_name="__main__")
     assert "log Z = 4.26997" in capsys.readouterr().out

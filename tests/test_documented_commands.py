@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import command_rules
 from cli_cases import OWN, TINY, TINY_SP
 from command_rules import RULES
 from egm.baselines.chain_options import CHAIN_METHODS
@@ -217,6 +218,28 @@ def test_wrong_commands_are_found(line, tmp_path, terminal):
     (words,) = commands(page)
     with pytest.raises((AssertionError, OSError)):
         terminal.execute(words)
+
+
+def test_an_example_that_no_test_runs_is_found(tmp_path, monkeypatch, terminal):
+    """The name in words, in other names and in other marks is not enough."""
+    for folder in ("examples", "tests"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "examples" / "lonely.py").write_text("", encoding="utf-8")
+    test, mark = tmp_path / "tests" / "test_it.py", "pytest.mark.example"
+    monkeypatch.setattr(command_rules, "ROOT", tmp_path)
+    words = ["python", "examples/lonely.py"]
+    for text in ('run("examples", "lonely")', f'{mark}("lonely_hearts")', f'# {mark}("lonely")', f'"{mark}(lonely)"'):
+        test.write_text(text, encoding="utf-8")
+        with pytest.raises(AssertionError, match="no test runs"):
+            terminal.execute(words)
+    test.write_text(f'@{mark}("lonely")\ndef test_it(run_example):\n    run_example("lonely")\n', encoding="utf-8")
+    terminal.execute(words)
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="a mark is not enough: the example must run")
+@pytest.mark.example("lonely")
+def test_a_test_that_does_not_run_the_example_of_its_mark_fails():
+    pass
 
 
 def test_pages_are_read_as_meant(tmp_path):

@@ -2,8 +2,6 @@
 
 import html
 import math
-import runpy
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,16 +9,15 @@ import torch
 from stats import z_limit
 
 pytest.importorskip("matplotlib", reason="the examples make pictures: pip install 'egm[report]'")
-EXAMPLES = Path(__file__).parents[1] / "examples"
 WIDEST = 0.1  # standard error of log Z; quick runs stay below it, one step of training does not
 
 
 @pytest.fixture
-def quick(tmp_path, capsys):
+def quick(run_example, tmp_path, capsys):
     """Runs an example with --quick; gives its functions, what main returns, and what is printed."""
 
     def call(name, *labels):
-        functions = runpy.run_path(str(EXAMPLES / f"{name}.py"))
+        functions = run_example(name)
         found = functions["main"](["--quick", "--out", str(tmp_path / "pictures")])
         picture = (tmp_path / "pictures" / f"{name}.svg").read_text(encoding="utf-8")
         for label in labels:
@@ -38,6 +35,7 @@ def assert_log_z(found, exact):
 
 
 @pytest.mark.slow
+@pytest.mark.example("ising_phase_transition")
 def test_ising_phase_transition(quick):
     functions, rows, printed = quick("ising_phase_transition", "β", "|m|", "Binder's U", "log Z − exact")
     assert len(printed) == len(rows) + 2 == 6
@@ -52,6 +50,7 @@ def test_ising_phase_transition(quick):
 
 
 @pytest.mark.slow
+@pytest.mark.example("spin_glass")
 def test_spin_glass(quick):
     functions, found, printed = quick("spin_glass", "overlap |q|", "probability − exact")
     assert len(printed) == 3 + 1 + 5 + 1  # |q| = 1/9, 3/9, …, 1
@@ -65,6 +64,7 @@ def test_spin_glass(quick):
 
 
 @pytest.mark.slow
+@pytest.mark.example("phi4_field")
 def test_phi4_field(quick):
     functions, (row,), printed = quick("phi4_field", "distance d", "log Z − exact")
     assert len(printed) == 2
@@ -77,9 +77,10 @@ def test_phi4_field(quick):
         assert_log_z(untrained["log_z"], row["exact_log_z"])
 
 
-def test_exact_answers_of_the_field_are_those_of_a_gaussian_without_its_quartic_term():
+@pytest.mark.example("phi4_field")
+def test_exact_answers_of_the_field_are_those_of_a_gaussian_without_its_quartic_term(run_example):
     mass = 3.0
-    log_z, green = runpy.run_path(str(EXAMPLES / "phi4_field.py"))["exact"](mass, 8, coupling=0.0)
+    log_z, green = run_example("phi4_field")["exact"](mass, 8, coupling=0.0)
     k = torch.arange(4, dtype=torch.float64) * math.pi / 2
     modes = mass + 4 - 2 * torch.cos(k)[:, None] - 2 * torch.cos(k)  # of m² − Δ
     assert log_z == pytest.approx(8 * math.log(2 * math.pi) - 0.5 * float(modes.log().sum()), abs=1e-6)

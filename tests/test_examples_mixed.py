@@ -1,7 +1,6 @@
 """Examples on mixed spaces: short runs end with a table that is right within its error bars, and with a picture."""
 
 import re
-import runpy
 import sys
 from pathlib import Path
 
@@ -20,21 +19,31 @@ LARGEST_FILE = 200_000
 # (0.04 and 0.12, 0.02 and 0.05, 0.07 and 0.14, 0.06 and 0.28).
 TRAINED = {"gbrbm": 0.07, "spike_slab": 0.033, "codesign": 0.1, "mixture": 0.12}
 ROWS = {"gbrbm": 7, "spike_slab": 9, "codesign": 12, "mixture": 12}
-EACH = pytest.mark.parametrize("name", list(ROWS))
+EACH = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("gbrbm", marks=pytest.mark.example("gbrbm")),
+        pytest.param("spike_slab", marks=pytest.mark.example("spike_slab")),
+        pytest.param("codesign", marks=pytest.mark.example("codesign")),
+        pytest.param("mixture", marks=pytest.mark.example("mixture")),
+    ],
+)
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
+def run(run_example, monkeypatch, capsys, tmp_path):
     """Runs an example; gives its table: for each row the estimate, its error, the exact value and the error of that."""
 
     def short(name):
         pytest.importorskip("matplotlib", reason="pictures need matplotlib: pip install 'egm[examples]'")
         if name == "spike_slab":
-            pytest.importorskip("sklearn", reason="the diabetes data set needs sklearn: pip install 'egm[examples]'")
+            pytest.importorskip(
+                "sklearn", reason="the diabetes data set needs scikit-learn: pip install 'egm[examples]'"
+            )
         monkeypatch.setattr(sys, "argv", [f"{name}.py", "--quick", "--out", str(tmp_path)])
-        runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
+        run_example(name, run_name="__main__")
         text = capsys.readouterr().out
         return {row[1].strip(): tuple(float(x or 0) for x in row.groups()[1:]) for row in ROW.finditer(text)}
 
@@ -79,6 +88,7 @@ def test_an_untrained_sampler_is_seen(run, monkeypatch, name):
     assert any(fault.startswith("log Z ±") for fault in faults(name, run(name)))
 
 
+@pytest.mark.example("gbrbm")
 def test_weights_of_other_draws_are_seen(run, monkeypatch):
     """log Z and its error stay as they are, the probabilities of the modes do not."""
     sample = egm.Sampler.sample
@@ -94,14 +104,28 @@ def test_weights_of_other_draws_are_seen(run, monkeypatch):
     assert all(fault.startswith("mode at") for fault in found)
 
 
-def test_without_scikit_learn_the_fix_is_named(monkeypatch, tmp_path):
+@pytest.mark.example("spike_slab")
+def test_without_scikit_learn_the_fix_is_named(run_example, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     monkeypatch.setattr(sys, "argv", ["spike_slab.py", "--out", str(tmp_path)])
-    with pytest.raises(MissingPackage, match=r"the diabetes data set needs sklearn: pip install 'egm\[examples\]'"):
-        runpy.run_path(str(ROOT / "examples" / "spike_slab.py"), run_name="__main__")
+    with pytest.raises(
+        MissingPackage, match=r"the diabetes data set needs scikit-learn: pip install 'egm\[examples\]'"
+    ):
+        run_example("spike_slab", run_name="__main__")
 
 
-@EACH
+@pytest.mark.example("spike_slab")
+@pytest.mark.parametrize("patients", [0, 5, 443])
+def test_too_few_and_too_many_patients_are_refused(run_example, monkeypatch, tmp_path, patients):
+    pytest.importorskip("sklearn", reason="the diabetes data set needs scikit-learn: pip install 'egm[examples]'")
+    monkeypatch.setattr(sys, "argv", ["x", "--quick", "--patients", str(patients), "--out", str(tmp_path)])
+    with pytest.raises(SystemExit, match=rf"--patients must be from 6 to 442, got {patients}"):
+        run_example("spike_slab", run_name="__main__")
+    target, _ = run_example("spike_slab")["diabetes"](442, 10)
+    assert "X=<442x10 " in repr(target)
+
+
+@pytest.mark.parametrize("name", list(ROWS))
 def test_the_page_shows_the_committed_picture(name):
     folder = ROOT / "docs" / "examples"
     assert f"]({name}.svg)" in (folder / f"{name}.md").read_text(encoding="utf-8")

@@ -398,6 +398,11 @@ def test_yes_or_no_is_checked():
 
 
 def test_unknown_options_suggest_the_nearest():
+    for wrong, meant in (("stesp", "steps"), ("metod", "method"), ("Time_Limit", "time_limit"), ("sweps", "sweeps")):
+        for method in ("egm-sp", "gibbs"):
+            given: dict[str, Any] = {wrong: 5}
+            with pytest.raises(ValueError, match=f"'{wrong}' is not an option; did you mean '{meant}'"):
+                egm.fit(Ising(size=3, beta=0.4), method, **given)
     with pytest.raises(ValueError, match="'batchsiez' is not an option; did you mean 'batch_size'"):
         fit(batchsiez=3)
     with pytest.raises(ValueError, match="'propsals' is not an option; did you mean 'proposals'"):

@@ -36,6 +36,15 @@ def test_every_command_is_named_with_what_it_does(capsys):
         assert about in said
 
 
+@pytest.mark.parametrize(("words", "code"), [(["--help"], 0), (["watch", "--help"], 0), (["wacth"], 2), ([], 2)])
+def test_the_module_is_the_command(words, code, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    done = subprocess.run([sys.executable, "-m", "egm", *words], capture_output=True, text=True, check=False)
+    assert (main(words), done.returncode) == (code, code)
+    said = capsys.readouterr()
+    assert (done.stdout, done.stderr) == (said.out, said.err)
+
+
 def test_options_are_folded_and_unfolded(capsys):
     assert main(["train", "ising", "--help"]) == 0
     short = capsys.readouterr().out

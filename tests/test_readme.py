@@ -1,7 +1,6 @@
 """The README is short, its ten lines are ten and hold what they promise, and its picture can be made again."""
 
 import re
-import runpy
 from pathlib import Path
 
 import pytest
@@ -26,9 +25,10 @@ def test_it_is_short_and_its_picture_light():
 
 
 @pytest.mark.slow
-def test_the_picture_can_be_made(capsys):
+@pytest.mark.example("picture")
+def test_the_picture_can_be_made(run_example, capsys):
     pytest.importorskip("matplotlib")
-    script = runpy.run_path(str(ROOT / "examples" / "picture.py"))
+    script = run_example("picture")
     figure = script["picture"](200, steps=2, refresh=64, batch_size=16, sample_steps=8, refresh_steps=8, progress=False)
     assert len(figure.axes) == 3 * len(script["PANELS"])
     assert all(axis.collections or axis.images for axis in figure.axes)

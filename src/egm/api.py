@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from egm.arguments import check_names, check_parts, device_of, limits, network_expression
 from egm.baselines.chain_options import CHAIN_METHODS
 from egm.baselines.chain_sampler import ChainSampler
 from egm.baselines.chains import fit_chains, load_chains, refuse_to_resume
@@ -16,7 +17,6 @@ from egm.build import (
     DTYPES,
     default_energy_body,
     default_network,
-    make_body,
     make_config,
     make_energy_model,
     make_method,
@@ -27,11 +27,11 @@ from egm.build import (
     outputs_of,
 )
 from egm.evaluation import quick_scores
-from egm.expressions import describe, nearest
+from egm.expressions import nearest
 from egm.options import checked_option, split_options
 from egm.paths.product import AnyPath
 from egm.processes.base import Process
-from egm.registry import METHODS, MethodKind, method_names
+from egm.registry import METHODS, method_names
 from egm.sampler import Sampler
 from egm.start import Start
 from egm.targets.base import Target
@@ -98,7 +98,8 @@ def fit(
     if not isinstance(target, Target):
         raise TypeError(f"fit needs an egm.Target, for example egm.Target(space, energy); got {type(target).__name__}")
     method = nearest(method, method_names(), kind="a method")
-    where = _device(device)
+    check_names(fit, options)
+    where = device_of(device)
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
         raise ValueError(f"dtype must be one of {list(DTYPES)}, got {dtype}")
@@ -107,7 +108,7 @@ def fit(
     if method in CHAIN_METHODS:
         parts = {"network": network, "energy_network": energy_network, "paths": paths, "processes": processes}
         chains = fit_chains(
-            target, method, options, **_limits(steps, time_limit), seed=seed, device=where, dtype=name,
+            target, method, options, **limits(steps, time_limit), seed=seed, device=where, dtype=name,
             parts={**parts, "start": start}, out=out, progress=progress, tensorboard=tensorboard, source=source,
             notes=notes or {},
         )  # fmt: skip
@@ -123,7 +124,7 @@ def fit(
     if steps is None and time_limit is None:
         time_limit = DEFAULT_SECONDS
     kind = METHODS[method]
-    _check_parts(method, kind, target, energy_network)
+    check_parts(method, kind, target, energy_network)
     path = make_path(target.space, paths or {}, reals=kind.path, symbols=kind.symbol_path)
     chosen = make_processes(path, processes or {}, default=kind.process)
     config = make_config(
@@ -132,12 +133,12 @@ def fit(
         source=source,
         path=path,
         chosen=chosen,
-        network=_expression(network, default_network(kind, target), target, outputs_of(kind, chosen)),
-        energy_network=_expression(energy_network, default_energy_body(target.space), target, {"energy": ()})
+        network=network_expression(network, default_network(kind, target), target, outputs_of(kind, chosen)),
+        energy_network=network_expression(energy_network, default_energy_body(target.space), target, {"energy": ()})
         if kind.learns_energy
         else None,
         options=given,
-        **_limits(steps, time_limit),
+        **limits(steps, time_limit),
         seed=seed,
         device=str(where),
         dtype=name,
@@ -177,8 +178,8 @@ def resume(
     if config["method"] in CHAIN_METHODS:
         refuse_to_resume(out, config)
     if steps is not None or time_limit is not None:
-        config |= _limits(steps, time_limit)
-    where = _device(device or config["device"])
+        config |= limits(steps, time_limit)
+    where = device_of(device or config["device"])
     sampler = make_sampler(config, _target_of(config, target), network=network, device=where)
     tensorboard = tensorboard or has_events(run)
     trainer = _trainer(config, sampler, energy_network, run, progress=progress, tensorboard=tensorboard)
@@ -295,42 +296,3 @@ def _train(trainer: Trainer) -> Sampler:
             print(f"\n{what}; continue with: {command}")
     trainer.sampler.network.eval()
     return trainer.sampler
-
-
-def _check_parts(method: str, kind: MethodKind, target: Target, energy_network: nn.Module | str | None) -> None:
-    """Raise for what the method would not look at."""
-    if energy_network is not None and not kind.learns_energy:
-        own = "its network is the energy, pass it as network=" if kind.network_is_energy else "leave it out"
-        raise ValueError(f"energy_network is a part of egm-bs, not of {method}: {own}")
-    if kind.needs_reals and not target.space.real:
-        raise ValueError(f"{method} is about real variables and {target!r} has none; use method='egm'")
-
-
-def _limits(steps: int | None, time_limit: float | None) -> dict[str, Any]:
-    """The limits of a run as plain numbers."""
-    seconds = checked_option("time_limit", time_limit, float | None)
-    return {"steps": checked_option("steps", steps, int | None), "time_limit": seconds}
-
-
-def _device(device: torch.device | str | None) -> torch.device:
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        where = torch.device(device)
-        torch.empty(0, device=where)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"the device '{device}' cannot be used here ({reason}); use 'cpu'") from None
-    return where
-
-
-def _expression(
-    network: nn.Module | str | None, default: str, target: Target, outputs: Mapping[str, tuple[int, ...]]
-) -> str:
-    """How a network is written in a configuration, with all its options."""
-    if isinstance(network, nn.Module):
-        if next(network.parameters(), None) is None:
-            raise ValueError(f"the network {type(network).__name__} has no parameters, so there is nothing to train")
-        return f"user: {type(network).__name__}"
-    with torch.random.fork_rng(devices=[]):  # the parameters of this one are not used
-        return describe(make_body(target.space, outputs, network or default))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+#: module -> the name of its package, where that is another
+DISTRIBUTIONS = {"ot": "POT", "pyro": "pyro-ppl", "sklearn": "scikit-learn"}
+
 
 class MissingPackage(ImportError):
     """A package of an extra is not installed."""
@@ -22,4 +25,5 @@ def needed(name: str, *, what: str, extra: str) -> Any:
         return import_module(name)
     except ImportError as error:
         package = name.partition(".")[0]
-        raise MissingPackage(f"{what} needs {package}: pip install 'egm[{extra}]'") from error
+        known_as = DISTRIBUTIONS.get(package, package)
+        raise MissingPackage(f"{what} needs {known_as}: pip install 'egm[{extra}]'", name=package) from error

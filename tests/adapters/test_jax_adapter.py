@@ -8,14 +8,16 @@ import pytest
 import torch
 
 import egm
+from conditions import package
 from egm.adapters import from_jax
 
 SPACE = egm.Space(x=egm.Real(2), s=egm.Real((), constraint="positive"), a=egm.Categorical(3, shape=4))
+pytestmark = pytest.mark.adapters
 
 
 @pytest.fixture
 def jax():
-    return pytest.importorskip("jax", reason="needs JAX: pip install 'egm[jax]'")
+    return package("jax")
 
 
 def jax_energy(x, s, a):

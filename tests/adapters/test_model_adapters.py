@@ -11,6 +11,7 @@ from egm.adapters import from_numpyro, from_pyro
 from model_cases import Y, log_joint, numpyro_model, program, pyro_model
 
 KINDS = ("pyro", "numpyro")
+pytestmark = pytest.mark.adapters
 
 
 def make(kind: str, **options):
@@ -149,10 +150,12 @@ def test_pyro_sites_that_no_space_has_are_refused():
         from_pyro(subsampled)
 
 
-@pytest.mark.parametrize(("kind", "adapter"), [("pyro", from_pyro), ("numpyro", from_numpyro)])
-def test_a_missing_package_is_reported_with_the_command_that_installs_it(kind, adapter, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "named", "adapter"), [("pyro", "pyro-ppl", from_pyro), ("numpyro", "numpyro", from_numpyro)]
+)
+def test_a_missing_package_is_reported_with_the_command_that_installs_it(kind, named, adapter, monkeypatch):
     monkeypatch.setitem(sys.modules, kind, None)
-    with pytest.raises(ImportError, match=rf"from_{kind} needs {kind}: pip install 'egm\[{kind}\]'"):
+    with pytest.raises(ImportError, match=rf"from_{kind} needs {named}: pip install 'egm\[{kind}\]'"):
         adapter(pyro_model)
 
 

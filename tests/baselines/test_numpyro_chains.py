@@ -8,17 +8,20 @@ import pytest
 import torch
 
 import egm
+from conditions import package
 from egm.baselines import numpyro_chains
-from egm.baselines.numpyro_chains import _Bridge, _Layout
+from egm.baselines.numpyro_bridge import Bridge, Layout
 from egm.mcmc.diagnostics import effective_sample_size, r_hat
 from mcmc_laws import Mixture
 from stats import z_limit
+
+pytestmark = pytest.mark.adapters
 
 
 @pytest.fixture
 def numpyro():
     """Skips where NumPyro is missing."""
-    return pytest.importorskip("numpyro", reason="needs NumPyro and JAX: pip install 'egm[numpyro]'")
+    return package("numpyro")
 
 
 class Odd:
@@ -151,7 +154,7 @@ def test_bad_input_is_named(target, options, message):
 def test_energies_and_gradients_of_latent_states():
     """Of a batch as of its members, and the gradient is that of the energy, also off the centred subspace."""
     odd = Odd()
-    bridge = _Bridge(odd.target)
+    bridge = Bridge(odd.target)
     rng = np.random.default_rng(0)
     arrays = [
         np.array([[0, 2], [1, 1], [1, 0]], dtype=np.int32), rng.normal(size=(3, 2, 1)), rng.normal(size=(3, 1))
@@ -174,7 +177,7 @@ def test_energies_and_gradients_of_latent_states():
 
 
 def test_symbols_are_put_back_in_their_places():
-    layout = _Layout(egm.Space(c=egm.Categorical([[2, 3], [3, 2]]), x=egm.Real(2)))
+    layout = Layout(egm.Space(c=egm.Categorical([[2, 3], [3, 2]]), x=egm.Real(2)))
     latent = {"c": torch.tensor([[[0, 2], [1, 1]], [[1, 0], [2, 0]]]), "x": torch.tensor([[0.5, 1.0], [2.0, 3.0]])}
     sites = layout.sites(latent, dtype=np.float32)
     assert set(sites) == {"x", "c/2", "c/3"}

@@ -53,6 +53,24 @@ def test_posteriors_have_no_problem():
         assert found.ok, str(found)
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("energy", "message"),
+    [
+        (lambda x: 1e6 * x.square().sum(-1), r"try loc=0\.0, scale=0\.0007"),
+        (
+            lambda x: 1e6 * (x - torch.tensor([0.0, 0.5]).to(x)).square().sum(-1),
+            r"try loc=\[0\.0, 0\.5\], scale=0\.0007",
+        ),
+        (lambda x: 20 * (x.square() / 400 - 1).square().sum(-1), r"try loc=0\.0, scale=2[01]\.0"),  # two wells, at ±20
+        (lambda x: 5e3 * (x - 53.1234).square().sum(-1), r"try loc=53\.123, scale=0\.01"),  # not 53: thirty widths away
+    ],
+)
+def test_a_suggested_location_has_the_digits_that_matter(energy, message, seed):
+    found = egm.check(egm.Target(egm.Space(x=egm.Real(2)), energy), seed=seed)
+    assert re.search(message, str(found)), str(found)
+
+
 def test_calls_are_counted_and_the_state_of_the_world_is_left_alone():
     target = CLEAN["mixed"]
     before, random = target.energy_calls, torch.get_rng_state()
@@ -93,7 +111,11 @@ def test_the_verdict_counts():
 # ---------------------------------------------------------------------- the command
 
 OWN = """
+import math
+from math import sqrt
+
 import egm
+from egm import Space
 
 good = egm.Target(egm.Space(x=egm.Real(2)), lambda x: 0.5 * x.square().sum(-1))
 
@@ -140,6 +162,10 @@ def test_the_command_ends_with_a_verdict_and_a_code(own, capsys):
         (["own_checked:needs"], "own_checked:needs is called without arguments, but it needs some"),
         (["own_checked:fails"], "this is not about arguments"),
         (["own_checked:god"], "did you mean 'good'"),
+        (
+            ["own_checked:mat"],
+            "returns one (known: fails, good, wrong_sign)\n",
+        ),  # nothing imported, nothing with arguments
         (["gbrbm", "--sed", "1"], "did you mean '--seed'"),
         ([], "target"),
     ],

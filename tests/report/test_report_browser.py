@@ -2,12 +2,12 @@
 
 import importlib
 import importlib.util
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+from conditions import missing
 from egm.report import write_report
 from report_cases import SECTIONS
 
@@ -16,20 +16,13 @@ HINT = "`make test-browser` installs it where it can"
 PHONE = {"width": 360, "height": 740}
 
 
-def missing(what):
-    """Skip, unless a browser was asked for."""
-    if os.environ.get("EGM_BROWSER") == "needed":
-        pytest.fail(f"there is no {what} here, and it could not be installed")
-    pytest.skip(f"there is no {what} here; {HINT}")
-
-
 @pytest.fixture(scope="module")
 def browser():
     found = [path for path in map(shutil.which, BROWSERS) if path]
     if not found:
-        missing("Chromium")
+        missing("Chromium", HINT)
     if importlib.util.find_spec("playwright") is None:
-        missing("playwright")
+        missing("playwright", HINT)
     with importlib.import_module("playwright.sync_api").sync_playwright() as tool:
         chromium = tool.chromium.launch(executable_path=found[0])
         yield chromium

@@ -10,7 +10,8 @@ import torch
 from scipy.stats import norm
 
 from egm.mcmc import make_reference, r_hat, run
-from egm.targets.bayes import GaussianMixturePosterior, Relabel, SpikeSlab
+from egm.targets.mixture_posterior import GaussianMixturePosterior, Relabel
+from egm.targets.spike_slab import SpikeSlab
 from oracles import log_integral
 from stats import assert_counts, assert_mean, z_limit
 

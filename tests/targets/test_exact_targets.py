@@ -4,8 +4,8 @@ import pytest
 import torch
 from scipy import stats as distributions
 
+from egm.targets import GaussianMixturePosterior, SpikeSlab
 from egm.targets.base import Target
-from egm.targets.bayes import GaussianMixturePosterior, SpikeSlab
 from egm.targets.funnel import Funnel
 from egm.targets.gbrbm import GBRBM
 from egm.targets.gmm import GMM40

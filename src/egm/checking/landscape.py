@@ -144,7 +144,11 @@ def _widths(probe: Probe, ends: State, name: str) -> Tensor:
 
 
 def _suggested(variable: Real, z: Tensor, widths: Tensor) -> str:
-    """loc and scale by the ends of descents: their medians, and their spread or the widths of the valleys."""
+    """loc and scale by the ends of descents: their medians, and their spread or the widths of the valleys.
+
+    Whatever the law, the median lies between the order statistics n/2 ± 3√n/2 of n draws (three standard deviations of
+    their ranks); where zero does as well, loc is zero.
+    """
     loc = torch.as_tensor(variable.loc, dtype=z.dtype, device=z.device)
     scale = torch.as_tensor(variable.scale, dtype=z.dtype, device=z.device)
     y = flat(loc + scale * z)
@@ -154,8 +158,11 @@ def _suggested(variable: Real, z: Tensor, widths: Tensor) -> str:
     spread = max(float(deviation.max()), float(width.max()) if len(width) else 0.0) or 1.0
     if variable.centered:
         return f"try scale={rounded(spread)}"
-    centre = y.median(0).values
+    ordered, n, reach = y.sort(0).values, len(y), round(1.5 * len(y) ** 0.5)
+    low, high = ordered[max(0, n // 2 - reach)], ordered[min(n - 1, n // 2 + reach)]
+    centre = y.median(0).values.where((low > 0) | (high < 0), 0.0)
     several = len(centre) <= 4 and variable.latent_shape and float(centre.max() - centre.min()) > spread
-    text = [rounded(float(c)) for c in centre] if several else rounded(float(centre.mean()))
+    places = [rounded(float(c), beside=spread) for c in (centre if several else centre.mean()[None])]
+    text = places if several else places[0]
     told = " (before the constraint's bijection)" if variable.constraint is not None else ""
     return f"try loc={text}, scale={rounded(spread)}{told}"

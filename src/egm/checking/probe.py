@@ -135,6 +135,8 @@ def listed(names: list[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def rounded(x: float) -> float:
-    """A number to two digits, to suggest."""
-    return 0.0 if x == 0 or not math.isfinite(x) else float(f"{x:.2g}")
+def rounded(x: float, *, beside: float | None = None) -> float:
+    """A number to suggest: to two digits, or to as many as matter beside a width, a tenth of it."""
+    if x == 0 or not math.isfinite(x):
+        return 0.0
+    return float(f"{x:.2g}") if beside is None else round(x, 1 - math.floor(math.log10(beside))) + 0.0

@@ -6,6 +6,8 @@ import importlib
 import inspect
 import os
 import sys
+from collections.abc import Callable
+from types import ModuleType
 
 from egm.expressions import nearest
 from egm.targets.base import Target
@@ -29,8 +31,9 @@ def import_target(source: str) -> Target:
             fix = f"; leave out .py: {name[:-3]}:{attribute}" if name.endswith(".py") else ""
             raise ValueError(f"there is no module '{name}' in {here} or on Python's path{fix}") from None
         raise
-    public = [key for key in vars(module) if not key.startswith("_")]
-    thing = getattr(module, attribute, None) or getattr(module, nearest(attribute, public, kind=f"in {name}"))
+    if (thing := getattr(module, attribute, None)) is None:
+        kind = f"in {name}: an egm.Target, or a function without arguments that returns one"
+        thing = getattr(module, nearest(attribute, _candidates(module), kind=kind))
     if callable(thing) and not isinstance(thing, Target):
         try:
             inspect.signature(thing).bind()
@@ -40,3 +43,21 @@ def import_target(source: str) -> Target:
     if not isinstance(thing, Target):
         raise TypeError(f"{source} must be an egm.Target or a function that returns one, got {type(thing).__name__}")
     return thing
+
+
+def _candidates(module: ModuleType) -> list[str]:
+    """Names of a module that can be targets: targets, and its own functions and classes that need no arguments."""
+    found = []
+    for name, thing in vars(module).items():
+        own = callable(thing) and getattr(thing, "__module__", None) == module.__name__
+        if not name.startswith("_") and (isinstance(thing, Target) or (own and _called_without_arguments(thing))):
+            found.append(name)
+    return found
+
+
+def _called_without_arguments(function: Callable[..., object]) -> bool:
+    try:
+        inspect.signature(function).bind()
+    except (TypeError, ValueError):  # it needs some, or has no signature
+        return False
+    return True

@@ -11,7 +11,8 @@ import hashlib
 import importlib
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ COLOURS = {
     **{INK: "ink", MUTED: "muted", LINE: "line", REFERENCE: "reference"},
     **{colour: f"c{i}" for i, colour in enumerate(SERIES, 1)},
 }
+FILES = {"svg.fonttype": "none", "svg.hashsalt": "egm", "font.size": 8, "axes.titlesize": 8}  # text stays text
 SETTINGS = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
     **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED),
@@ -39,13 +41,26 @@ SETTINGS = {
 }
 
 
-def pyplot() -> Any:
-    """matplotlib.pyplot, set up to write files that depend on nothing but what is drawn."""
-    needed("matplotlib", what="drawing figures", extra="report").use("agg")
-    plt = importlib.import_module("matplotlib.pyplot")
-    # text stays text, and the same records give the same file
-    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "egm", "font.size": 8, "axes.titlesize": 8})
-    return plt
+def library() -> Any:
+    """matplotlib, without pyplot: that would choose how to show figures, which is the user's choice."""
+    return needed("matplotlib", what="drawing figures", extra="report")
+
+
+def new_figure(**options: Any) -> Any:
+    """An empty figure, for a file; what is not in it nor in `plain_style` has no influence on the file."""
+    library()
+    return importlib.import_module("matplotlib.figure").Figure(layout="constrained", **options)
+
+
+@contextmanager
+def plain_style(more: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Settings of matplotlib while a figure is made and written: its defaults, `FILES` and more; also a decorator.
+
+    The settings of the user are back afterwards, and have no influence on the file.
+    """
+    library()
+    with importlib.import_module("matplotlib.style").context(["default", {**FILES, **(more or {})}]):
+        yield
 
 
 def draw(paint: Callable[[Any], None], *, alt: str, caption: str = "", size: tuple[float, float] = SIZE) -> Html:
@@ -69,22 +84,19 @@ def draw_many(
     grid: tuple[int, int] = (1, 1),
 ) -> Html:
     """The same with rows × columns of axes."""
-    plt = pyplot()
-    with plt.rc_context(SETTINGS):
-        figure, axes = plt.subplots(*grid, figsize=size, squeeze=False, layout="constrained")
-        try:
-            paint(list(axes.flat))
-            stream = io.StringIO()
-            figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
-        finally:
-            plt.close(figure)
+    with plain_style(SETTINGS):
+        figure = new_figure(figsize=size)
+        paint(list(figure.subplots(*grid, squeeze=False).flat))
+        stream = io.StringIO()
+        figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
     return element("figure", _inline(stream.getvalue(), alt), element("figcaption", caption or alt))
 
 
 def picture(pixels: Array, *, alt: str, caption: str = "") -> Html:
     """An image from colours [height, width, 4] between 0 and 1."""
     stream = io.BytesIO()
-    pyplot().imsave(stream, pixels, format="png")
+    with plain_style():
+        importlib.import_module("matplotlib.image").imsave(stream, pixels, format="png")
     source = f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
     return element("figure", element("img", src=source, alt=alt), element("figcaption", caption or alt))
 

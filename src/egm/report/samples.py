@@ -20,7 +20,7 @@ from torch import Tensor
 from egm.report.contents import Contents
 from egm.report.markup import Html, Number, table
 from egm.report.planes import LEVELS, contours
-from egm.report.plotting import MUTED, SERIES, Array, draw, draw_many, picture, pyplot
+from egm.report.plotting import MUTED, SERIES, Array, draw, draw_many, library, picture
 from egm.spaces import Categorical, Space, Variable
 
 POINTS, PARTICLE_PLOTS, IMAGES, STATES = 700, 8, 16, 12
@@ -85,7 +85,7 @@ def _montage(images: Array) -> Array:
     columns = min(k, 8 if w < WIDE else 4)
     rows = math.ceil(k / columns)
     pixels = np.zeros((rows * (h + 1) - 1, columns * (w + 1) - 1, 4))
-    for i, colours in enumerate(pyplot().get_cmap("viridis")(0.08 + 0.84 * images)):
+    for i, colours in enumerate(library().colormaps["viridis"](0.08 + 0.84 * images)):
         y, x = (h + 1) * (i // columns), (w + 1) * (i % columns)
         pixels[y : y + h, x : x + w] = colours
     return pixels

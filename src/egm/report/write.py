@@ -8,7 +8,7 @@ from pathlib import Path
 from egm.files import replacing
 from egm.report.contents import Contents, read_contents
 from egm.report.markup import Html, element, page
-from egm.report.plotting import pyplot
+from egm.report.plotting import library
 from egm.report.sections import comparison, run_sections
 from egm.targets.base import Target
 from egm.train.run_directory import RunDirectory
@@ -48,7 +48,7 @@ def write_report(
     own = [folder for folder in folders if ":" in str(RunDirectory(folder).read_config()["target"])]
     if target is not None and not own:
         raise ValueError(f"the target {target!r} is not needed: every run is of a built-in one; leave it out")
-    pyplot()  # whatever is missing is better missed before the work
+    library()  # whatever is missing is better missed before the work
     contents = [
         read_contents(
             folder, target if folder in own else None, n=n, seed=seed, device=device, reference=reference, say=say

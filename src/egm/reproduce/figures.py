@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from egm.build import make_target
 from egm.files import replacing
 from egm.report.planes import log_marginal
-from egm.report.plotting import pyplot
+from egm.report.plotting import new_figure, plain_style
 from egm.reproduce import figure_data
 from egm.reproduce.definitions import Kind, table
 from egm.reproduce.records import records_of
@@ -39,19 +39,19 @@ COLUMNS = 4
 SIZE = 3.0  # inches of a panel
 
 
+@plain_style()
 def draw_all(results: Path, folder: Path, *, role: str = "main") -> list[Path]:
     """Draw every figure that there is something for, of runs of one role; returns the files."""
-    plt = pyplot()
     entries = [entry for entry in figure_data.read(results / "figures.json") if entry["role"] == role]
     figures = {
-        "energy": lambda: _histograms(plt, entries, "energy"),
-        "magnetization": lambda: _histograms(plt, entries, "magnetization"),
-        "gbrbm": lambda: _projections(plt, entries, GBRBM, _gbrbm_density),
-        "jointmog": lambda: _projections(plt, entries, JointMoG, _jointmog_density),
-        "correlation": lambda: _correlations(plt, entries),
-        "ess": lambda: _ess(plt, entries),
-        "epsilon": lambda: _ablation(plt, results, "epsilon", _epsilon),
-        "ema": lambda: _ablation(plt, results, "ema", None),
+        "energy": lambda: _histograms(entries, "energy"),
+        "magnetization": lambda: _histograms(entries, "magnetization"),
+        "gbrbm": lambda: _projections(entries, GBRBM, _gbrbm_density),
+        "jointmog": lambda: _projections(entries, JointMoG, _jointmog_density),
+        "correlation": lambda: _correlations(entries),
+        "ess": lambda: _ess(entries),
+        "epsilon": lambda: _ablation(results, "epsilon", _epsilon),
+        "ema": lambda: _ablation(results, "ema", None),
     }
     written = []
     for name, draw in figures.items():
@@ -61,18 +61,16 @@ def draw_all(results: Path, folder: Path, *, role: str = "main") -> list[Path]:
             continue
         with replacing(folder / f"{name}.svg") as stream:
             figure.savefig(stream, format="svg", metadata={"Date": None})
-        plt.close(figure)
         written.append(folder / f"{name}.svg")
     return written
 
 
-def _panels(plt: Any, titles: Sequence[str]) -> tuple[Any, Iterator[Any]]:
+def _panels(titles: Sequence[str]) -> tuple[Any, Iterator[Any]]:
     """A figure with a panel for each title."""
     columns = min(COLUMNS, len(titles))
     rows = math.ceil(len(titles) / columns)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(SIZE * columns, 0.8 * SIZE * rows), squeeze=False, layout="constrained"
-    )
+    figure = new_figure(figsize=(SIZE * columns, 0.8 * SIZE * rows))
+    axes = figure.subplots(rows, columns, squeeze=False)
     for axis, title in itertools.zip_longest(axes.flat, titles):
         if title is None:
             axis.set_axis_off()
@@ -94,11 +92,11 @@ def _by_target(entries: Sequence[Entry], part: str) -> dict[str, list[Entry]]:
     return found
 
 
-def _histograms(plt: Any, entries: Sequence[Entry], part: str) -> Any:
+def _histograms(entries: Sequence[Entry], part: str) -> Any:
     targets = _by_target(entries, part)
     if not targets:
         return None
-    figure, axes = _panels(plt, list(targets))
+    figure, axes = _panels(list(targets))
     for (_, runs), axis in zip(targets.items(), axes, strict=False):
         for i, entry in enumerate(runs):
             shown = entry[part]
@@ -117,11 +115,11 @@ def _density(counts: Sequence[float], edges: Array) -> Array:
     return np.array(counts, float) / (sum(counts) * np.diff(edges))
 
 
-def _projections(plt: Any, entries: Sequence[Entry], kind: type, density: Callable[[Any, Array, Array], Array]) -> Any:
+def _projections(entries: Sequence[Entry], kind: type, density: Callable[[Any, Array, Array], Array]) -> Any:
     runs = [entry for entry in entries if "points" in entry and entry["target"].startswith(f"{kind.__name__}(")]
     if not runs:
         return None
-    figure, axes = _panels(plt, [_label(entry) for entry in runs])
+    figure, axes = _panels([_label(entry) for entry in runs])
     for entry, axis in zip(runs, axes, strict=False):
         points = np.array(entry["points"])
         target = make_target(entry["target"])
@@ -150,11 +148,11 @@ def _jointmog_density(target: JointMoG, first: Array, second: Array) -> Array:
     return marginal(first) * marginal(second)
 
 
-def _correlations(plt: Any, entries: Sequence[Entry]) -> Any:
+def _correlations(entries: Sequence[Entry]) -> Any:
     targets = _by_target(entries, "correlation")
     if not targets:
         return None
-    figure, axes = _panels(plt, list(targets))
+    figure, axes = _panels(list(targets))
     for (_, runs), axis in zip(targets.items(), axes, strict=False):
         axis.plot(runs[0]["correlation"]["reference"], color="0.7", linewidth=4, label="reference")
         for entry in runs:
@@ -165,11 +163,11 @@ def _correlations(plt: Any, entries: Sequence[Entry]) -> Any:
     return figure
 
 
-def _ess(plt: Any, entries: Sequence[Entry]) -> Any:
+def _ess(entries: Sequence[Entry]) -> Any:
     targets = _by_target(entries, "series")
     if not targets:
         return None
-    figure, axes = _panels(plt, list(targets))
+    figure, axes = _panels(list(targets))
     for (_, runs), axis in zip(targets.items(), axes, strict=False):
         for entry in runs:
             axis.plot(entry["series"]["seconds"], entry["series"]["ess"], linewidth=1, label=_label(entry))
@@ -184,7 +182,7 @@ def _epsilon(label: str) -> float:
     return float(label.removeprefix("ε = "))
 
 
-def _ablation(plt: Any, results: Path, name: str, position: Callable[[str], float] | None) -> Any:
+def _ablation(results: Path, name: str, position: Callable[[str], float] | None) -> Any:
     """Each quantity of a table by its rows: seeds as points with their mean, and the published numbers."""
     definition = table(name)
     kinds: list[Kind] = [
@@ -193,7 +191,7 @@ def _ablation(plt: Any, results: Path, name: str, position: Callable[[str], floa
     if not kinds:
         return None
     metrics = definition.metrics
-    figure, axes = _panels(plt, [f"{definition.targets[definition.rows[0].recipe]}: {m}" for m in metrics])
+    figure, axes = _panels([f"{definition.targets[definition.rows[0].recipe]}: {m}" for m in metrics])
     for metric, axis in zip(metrics, axes, strict=False):
         labels = [row.label for row in definition.rows]
         where = [position(label) for label in labels] if position else list(range(len(labels)))

@@ -1,15 +1,16 @@
 """Targets: energies with their exact answers."""
 
 from egm.targets.base import EnergyError, Target
-from egm.targets.bayes import GaussianMixturePosterior, SpikeSlab
 from egm.targets.funnel import Funnel
 from egm.targets.gbrbm import GBRBM
 from egm.targets.gmm import GMM40
 from egm.targets.ising import Ising
 from egm.targets.joint_mog import JointMoG
 from egm.targets.many_well import ManyWell
+from egm.targets.mixture_posterior import GaussianMixturePosterior
 from egm.targets.particles import DW4, LJ13, LJ55, JointDW4
 from egm.targets.potts import Potts
+from egm.targets.spike_slab import SpikeSlab
 from egm.targets.spin_glass import SpinGlass
 
 __all__ = [
