@@ -27,7 +27,8 @@ from egm.variables import Categorical
 
 COUNTING_KERNELS = "egm.paths.counting_kernels"
 PROPOSAL_KERNELS = "egm.paths.proposal_kernels"
-MOST_SYMBOLS = 16  # that a kernel counts
+REVEAL_KERNELS = "egm.paths.reveal_kernels"
+MOST_SYMBOLS = 16  # that a kernel counts, or looks through
 
 
 class DiscretePath(Path[Categorical]):
@@ -174,14 +175,39 @@ class Masked(DiscretePath):
     def active(self, x_t: Tensor) -> Tensor:
         return x_t == self.variable.mask
 
-    def rates(self, x_t: Tensor, table: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+    def speed(self, x_t: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        """The rate κ̇_t/(κ_r − κ_t) at which a masked site is revealed; broadcasts against x_t."""
         ts, rs = self.times(t, r, x_t)
-        speed = self.schedule.derivative(ts) / (self.kappa(rs) - self.kappa(ts))
+        return self.schedule.derivative(ts) / (self.kappa(rs) - self.kappa(ts))
+
+    def chance(self, x_t: Tensor, t: Time, r: Time) -> Tensor:
+        """The probability (κ_r − κ_t)/(1 − κ_t) that a masked site is revealed until r; broadcasts against x_t."""
+        kappa_t, kappa_r = map(self.kappa, self.times(t, r, x_t))
+        return (kappa_r - kappa_t) / (1 - kappa_t)
+
+    def rates(self, x_t: Tensor, table: Tensor, t: Time, r: Time = 1.0) -> Tensor:
+        speed = self.speed(x_t, t, r)
         return (speed * (x_t == self.variable.mask))[..., None] * table[..., : self.variable.size]
 
+    def revealed(self, x_t: Tensor, table: Tensor, p: Tensor, generator: torch.Generator | None) -> Tensor | None:
+        """Masked sites revealed with probability p, as symbols of their tables, by a kernel; None where none serves.
+
+        A table sums to one, and p, which broadcasts against x_t, is the same at all sites of a state.
+        """
+        batch, n = self.batch_shape(x_t), self.variable.size
+        serves = x_t.is_cuda and x_t.shape == table.shape[:-1] and table.dtype == torch.float32 and n <= MOST_SYMBOLS
+        if not serves or x_t.numel() >= 2**31:
+            return None
+        flat, each = x_t.reshape(-1, self.variable.sites), p.float().reshape(-1)
+        if len(each) > 1:
+            each = p.float().reshape(self.batch_shape(p)).expand(batch).reshape(-1)
+        weights, key = table.reshape(*flat.shape, n), torch.randint(2**62, (1,), generator=generator, device=x_t.device)
+        mask = self.variable.mask
+        found = attempt(REVEAL_KERNELS, x_t, lambda kernels: kernels.revealed(flat, weights, each, mask, key))
+        return None if found is None else found.reshape(x_t.shape)
+
     def bridge(self, x_t: Tensor, table: Tensor, t: Time, r: Time) -> Tensor:
-        kappa_t, kappa_r = map(self.kappa, self.times(t, r, x_t))
-        reveal = ((kappa_r - kappa_t) / (1 - kappa_t))[..., None]
+        reveal = self.chance(x_t, t, r)[..., None]
         symbols = reveal * table[..., : self.variable.size]
         # 1 − reveal, not 1 − the sum of symbols: a table that sums to 1 − 1e-7 must not leave a mask behind at r = 1
         masked = torch.cat([symbols, (1 - reveal).expand(*symbols.shape[:-1], 1)], dim=-1)

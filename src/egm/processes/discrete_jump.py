@@ -10,12 +10,14 @@ probability min(hλ, 1) (Euler) or 1 − e^{−hλ} (tau-leaping). Both agree wi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from egm.paths.base import Time
-from egm.paths.discrete import DiscretePath
+from egm.paths.discrete import DiscretePath, Masked
 from egm.processes.base import Process, generalised_kl, sample_table
 
 
@@ -37,7 +39,9 @@ class DiscreteJump(Process[Tensor]):
         return (*self.path.variable.shape, self.path.variable.size)
 
     def link(self, output: Tensor) -> Tensor:
-        return torch.softmax(output.masked_fill(~self.path.variable.legal(output), -torch.inf), -1)
+        if not isinstance(self.path.variable.n, int):  # elsewhere every symbol is legal at every site
+            output = output.masked_fill(~self.path.variable.legal(output), -torch.inf)
+        return torch.softmax(output, -1)
 
     def conditional(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> Tensor:
         return self.path.rates(x_t, self.path.one_hot(x_r, self.path.over_batch(t, x_t).dtype), t, r)
@@ -54,17 +58,35 @@ class DiscreteJump(Process[Tensor]):
     def step(
         self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        return sample_table(self.path.bridge(x_t, prediction, t, r), generator=generator)
+        return self._draw(x_t, prediction, t, r, law=self.path.bridge, chance=Masked.chance, generator=generator)
 
     def euler(
         self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        return sample_table(self.euler_table(x_t, prediction, t, r), generator=generator)
+        return self._draw(x_t, prediction, t, r, law=self.euler_table, chance=_euler_chance, generator=generator)
 
     def tau_leap(
         self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        return sample_table(self.tau_leap_table(x_t, prediction, t, r), generator=generator)
+        return self._draw(x_t, prediction, t, r, law=self.tau_leap_table, chance=_tau_leap_chance, generator=generator)
+
+    def _draw(
+        self,
+        x_t: Tensor,
+        prediction: Tensor,
+        t: Time,
+        r: Time,
+        *,
+        law: Callable[[Tensor, Tensor, Time, Time], Tensor],
+        chance: Callable[[Masked, Tensor, Time, Time], Tensor],
+        generator: torch.Generator | None,
+    ) -> Tensor:
+        """Symbols by the table of a step; on a GPU those of a masked path by their chance of being revealed."""
+        if x_t.is_cuda and isinstance(self.path, Masked):
+            found = self.path.revealed(x_t, prediction, chance(self.path, x_t, t, r), generator)
+            if found is not None:
+                return found
+        return sample_table(law(x_t, prediction, t, r), generator=generator)
 
     def euler_table(self, x_t: Tensor, prediction: Tensor, t: Time, r: Time) -> Tensor:
         """The law of `euler` at every site, [..., *shape, alphabet]; where hλ > 1 the site jumps for certain."""
@@ -102,3 +124,17 @@ class DiscreteJump(Process[Tensor]):
 
     def divergence(self, estimate: Tensor, prediction: Tensor) -> Tensor:
         return generalised_kl(estimate, prediction, len(self.path.variable.shape) + 1)
+
+
+def _hazard(path: Masked, x_t: Tensor, t: Time, r: Time) -> Tensor:
+    """hλ of a masked site."""
+    start, end = path.times(t, r, x_t)
+    return (end - start) * path.speed(x_t, t)
+
+
+def _euler_chance(path: Masked, x_t: Tensor, t: Time, r: Time) -> Tensor:
+    return _hazard(path, x_t, t, r).clamp(max=1)
+
+
+def _tau_leap_chance(path: Masked, x_t: Tensor, t: Time, r: Time) -> Tensor:
+    return -torch.expm1(-_hazard(path, x_t, t, r))
