@@ -15,10 +15,10 @@ from reproduce_cases import record, write_records
 
 
 def entry(**changes):
-    base = {key: value for key, value in record().items() if key in ("target", "recipe", "method", "role", "seed")}
+    base = {key: value for key, value in record().items() if key in ("target", "recipe", "role", "seed")}
     counts = {"edges": [0.0, 1.0, 2.0], "draws": [3, 1], "reference": [2, 2]}
     return {
-        **base, "overrides": {}, "n": 4, "commit": "0", "energy": counts, "magnetization": counts,
+        **base, "label": "egm", "n": 4, "commit": "0", "energy": counts, "magnetization": counts,
         "correlation": {"draws": [1.0, 0.4], "reference": [1.0, 0.5]},
         "series": {"step": [1, 2], "seconds": [1.0, 2.0], "energy_calls": [10, 20], "ess": [0.1, 0.6]}, **changes,
     }  # fmt: skip
@@ -34,7 +34,7 @@ def test_every_figure_is_drawn_from_records_alone(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     results = tmp_path / "results"
     results.mkdir()
-    entries = [entry(), entry(method="egm-bs", energy={**entry()["energy"], "draws": [0, 4]})]
+    entries = [entry(), entry(label="egm-bs", energy={**entry()["energy"], "draws": [0, 4]})]
     entries += [mixed("GBRBM()", "fast/gbrbm"), mixed("JointMoG()", "fast/jointmog")]
     (results / "figures.json").write_text(json.dumps(entries), encoding="utf-8")
     changed = {"role": "ablation", "method": "egm-bs"}
@@ -107,7 +107,7 @@ def test_the_smallest_seed_is_kept(tmp_path):
     file = tmp_path / "figures.json"
     for seed in (2, 1, 3):
         figure_data.merge(file, entry(seed=seed))
-    figure_data.merge(file, entry(seed=5, method="egm-bs"))
-    assert sorted((e["method"], e["seed"]) for e in figure_data.read(file)) == [("egm", 1), ("egm-bs", 5)]
+    figure_data.merge(file, entry(seed=5, label="egm-bs"))
+    assert sorted((e["label"], e["seed"]) for e in figure_data.read(file)) == [("egm", 1), ("egm-bs", 5)]
     figure_data.merge(file, entry(seed=1, commit="newer"))
-    assert [e["commit"] for e in figure_data.read(file) if e["method"] == "egm"] == ["newer"]
+    assert [e["commit"] for e in figure_data.read(file) if e["label"] == "egm"] == ["newer"]

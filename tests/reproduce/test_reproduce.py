@@ -58,7 +58,7 @@ def test_a_table_is_made_once(folder, capsys, monkeypatch):
         assert drawn[".energy"].shape == drawn[".reference.energy"].shape == (50,)
         assert len(drawn[".series.ess"]) > 1
     (shown,) = records_in("results/figures.json")
-    assert shown["seed"] == 0
+    assert (shown["label"], shown["seed"]) == ("egm", 0)
     assert sum(shown["energy"]["draws"]) == sum(shown["energy"]["reference"]) == 50
 
     Path("results/small.json").unlink()

@@ -20,7 +20,7 @@ from egm.files import replacing, write_json
 from egm.metrics import two_point_correlation
 from egm.metrics.floors import derive_seed
 from egm.report.plotting import bin_edges
-from egm.reproduce.records import Record, key
+from egm.reproduce.records import Record
 from egm.sampler import Sampler
 from egm.spaces import State
 from egm.targets.base import Target
@@ -59,13 +59,12 @@ def _narrow(x: torch.Tensor) -> NDArray[np.generic]:
     return x.float().numpy() if x.is_floating_point() else x.to(torch.uint8).numpy()
 
 
-def compact(folder: Path, record: Record) -> dict[str, Any]:
-    """What of a run's draws is shown in figures."""
+def compact(folder: Path, record: Record, *, label: str) -> dict[str, Any]:
+    """What of a run's draws is shown in figures, under the label of its row."""
     with np.load(folder / FILE, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
-    entry: dict[str, Any] = {
-        name: record[name] for name in ("target", "recipe", "method", "role", "overrides", "seed", "n", "commit")
-    }
+    entry: dict[str, Any] = {name: record[name] for name in ("target", "recipe", "role", "seed", "n", "commit")}
+    entry["label"] = label
     for name in ("energy", "magnetization"):
         if f".{name}" in arrays:
             entry[name] = _histogram(arrays[f".{name}"], arrays[f".reference.{name}"])
@@ -98,10 +97,14 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 
 def merge(file: Path, entry: dict[str, Any]) -> None:
-    """Put an entry in the place of that of the same cell, unless that has a smaller seed."""
-    entries = {key({**old, "seed": None}): old for old in read(file)}
-    own = key({**entry, "seed": None})
+    """Put an entry in the place of that of the same row, unless that has a smaller seed."""
+    entries = {_row(old): old for old in read(file)}
+    own = _row(entry)
     if own in entries and entries[own]["seed"] < entry["seed"]:
         return
     entries[own] = entry
     write_json(file, [entries[name] for name in sorted(entries)], indent=None)
+
+
+def _row(entry: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(entry[name] for name in ("recipe", "label", "role"))

@@ -81,7 +81,7 @@ def _panels(titles: Sequence[str]) -> tuple[Any, Iterator[Any]]:
 
 def _label(entry: Entry) -> str:
     folder = entry["recipe"].partition("/")[0]
-    return entry["method"] + ("" if folder == "fast" else f" ({folder})")
+    return entry["label"] + ("" if folder == "fast" else f" ({folder})")
 
 
 def _by_target(entries: Sequence[Entry], part: str) -> dict[str, list[Entry]]:

@@ -180,7 +180,8 @@ def _write_down(plan: Plan, run: Run) -> None:
         if any(records.belongs(record, cell) for cell in plan.cells(table)):
             records.merge(plan.results / f"{table.name}.json", [record])
     if run.cell.role in ("main", "smoke"):
-        figure_data.merge(plan.results / "figures.json", figure_data.compact(run.folder, record))
+        entry = figure_data.compact(run.folder, record, label=run.cell.label)
+        figure_data.merge(plan.results / "figures.json", entry)
 
 
 class _Progress:
