@@ -50,6 +50,7 @@ def test_blocks_that_follow_each_other_print_what_the_page_says(page, tmp_path, 
         (tmp_path / name).write_text(text, encoding="utf-8")
     names, printed, compared = {}, "", 0
     for block in blocks(page):
+        assert not NEEDS.search(block.text), "`make test-adapters` runs single blocks alone"
         if block.language == "python":
             assert printed == "", f"the page does not show what is printed: {printed}"
             with contextlib.redirect_stdout(io.StringIO()) as out:

@@ -207,6 +207,27 @@ def test_means_of_a_reference_by_mcmc_are_those_of_its_pool(monkeypatch, tmp_pat
         assert min(record[name]["stderr"]) > 0
 
 
+def test_observables_that_a_pool_does_not_know_have_means_without_errors(monkeypatch, tmp_path):
+    """One that was added after the pool was made, and one that has become another."""
+    monkeypatch.setenv("EGM_CACHE_DIR", str(tmp_path))
+    before = ByMCMC().reference.state["x"]
+    target = ByMCMC()
+    monkeypatch.setattr(target, "observables", lambda x: {"radius": x.norm(dim=-1) ** 4, "first": x[:, 0]})
+    record = egm.evaluate(fake(target), n=50, repeats=2, floor_pairs=2, metrics=["e_w1"])["observables"]
+    for name, values in target.observables(x=before).items():
+        assert record[name]["reference"] == pytest.approx([float(values.mean())], abs=1e-5)
+        assert record[name]["reference_stderr"] is None
+
+
+def test_a_target_with_mcmc_draws_of_its_own_needs_no_pool(monkeypatch):
+    target = targets.Ising(3, 0.3)
+    monkeypatch.setattr(target, "reference_kind", "mcmc")
+    monkeypatch.setattr(target, "_reference_plan", lambda: Target._reference_plan(target))
+    record = egm.evaluate(fake(target), n=50, repeats=2, floor_pairs=2, metrics=["e_w1"])["observables"]
+    assert record["magnetization"]["reference_stderr"] is None
+    assert len(record["magnetization"]["reference"]) == 1
+
+
 def test_draws_that_turn_out_to_have_no_weights():
     """As of a flow whose map folds: they are scored as they are."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from egm.train.run_directory import commit, hardware
 QUICK_PAIRS = 20  # pairs behind the floor that is shown while training
 ASSIGNMENT_PAIRS = 20  # W2 of points takes a second for a pair
 MOST_ENTRIES = 64  # of an observable whose means are recorded
+Mean: TypeAlias = tuple[list[float], list[float] | None]  # of the entries of an observable, with standard errors
 
 
 def metrics_of(target: Target) -> list[str]:
@@ -182,10 +183,8 @@ class _Means:
                     mean, stderr = draws.expect(lambda entries=entries, **_: entries)
                     found.setdefault(name, []).append((mean.cpu(), stderr.cpu()))
 
-    def record(
-        self, *, independent: bool, pool: Mapping[str, tuple[float, float]] | None
-    ) -> dict[str, dict[str, list[float] | None]]:
-        """Means and standard errors; `pool` has those of a reference by MCMC, entry by entry.
+    def record(self, *, independent: bool, pool: Mapping[str, Mean] | None) -> dict[str, dict[str, list[float] | None]]:
+        """Means and standard errors; `pool` has those of a reference by MCMC, None otherwise.
 
         Draws that depend on each other have no errors (None).
         """
@@ -194,8 +193,7 @@ class _Means:
             mean, stderr = _over_repeats(repeats)
             reference, reference_stderr = _over_repeats(self._references[name])
             if pool is not None:
-                entries = [name] if name in pool else [f"{name}[{i}]" for i in range(len(reference))]
-                reference, reference_stderr = ([round(pool[e][i], 6) for e in entries] for i in (0, 1))
+                reference, reference_stderr = pool.get(name, (reference, None))
             found[name] = {
                 "mean": mean,
                 "stderr": stderr if independent else None,
@@ -205,11 +203,25 @@ class _Means:
         return found
 
 
-def _pool_means(target: Target) -> dict[str, tuple[float, float]] | None:
-    """Mean and standard error of every observable over all draws of a reference by MCMC, which allow for dependence."""
+def _pool_means(target: Target) -> dict[str, Mean] | None:
+    """Means of observables over all draws of a reference by MCMC, with errors that allow for dependence.
+
+    The errors were found when the pool was made; an observable that was not there yet, or was another one, has none.
+    """
     if target.reference_kind != "mcmc":
         return None
-    return {name: (d["mean"], d["stderr"]) for name, d in target.reference.diagnostics["observables"].items()}
+    try:
+        reference = target.reference
+    except NotImplementedError:  # draws of its own, without a pool
+        return {}
+    known, found = reference.diagnostics["observables"], dict[str, Mean]()
+    for name, x in target.observables(**reference.state).items():
+        means = x.reshape(len(x), -1).double().mean(0).tolist()
+        entries = [known.get(name if x.ndim == 1 else f"{name}[{i}]") for i in range(len(means))]
+        same = all(d and abs(d["mean"] - m) <= 1e-3 * d["sd"] for d, m in zip(entries, means, strict=True))
+        errors = [round(d["stderr"], 6) for d in entries if d] if same else None
+        found[name] = [round(m, 6) for m in means], errors
+    return found
 
 
 def _over_repeats(repeats: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[list[float], list[float]]:

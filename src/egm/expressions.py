@@ -90,7 +90,7 @@ def nearest(name: str, choices: Iterable[str], *, kind: str) -> str:
     plain = {normal_form(choice): choice for choice in choices}
     if normal_form(name) in plain:
         return plain[normal_form(name)]
-    close = difflib.get_close_matches(normal_form(name), plain, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(normal_form(name), plain, n=1)
     hint = f"; did you mean '{plain[close[0]]}'?" if close else ""
     raise ValueError(f"'{name}' is not {kind}{hint} (known: {', '.join(sorted(choices))})")
 

@@ -71,6 +71,12 @@ def test_a_suggested_location_has_the_digits_that_matter(energy, message, seed):
     assert re.search(message, str(found)), str(found)
 
 
+def test_many_coordinates_at_different_places_need_an_array():
+    places = 7 * torch.arange(10.0)
+    target = egm.Target(egm.Space(x=egm.Real(10)), lambda x: 5e3 * (x - places.to(x)).square().sum(-1))
+    assert "try an array of shape (10,) as loc, with entries from 0.0 to 63.0" in str(egm.check(target))
+
+
 def test_calls_are_counted_and_the_state_of_the_world_is_left_alone():
     target = CLEAN["mixed"]
     before, random = target.energy_calls, torch.get_rng_state()

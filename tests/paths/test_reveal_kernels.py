@@ -92,6 +92,38 @@ def test_steps_have_the_law_of_their_tables(monkeypatch, solver, times, n):
                 assert_counts(counts, expected[state, i, j], f"state {state}, site {i}, {j}")
 
 
+def test_states_that_are_narrow_or_not_side_by_side_and_tables_with_an_entry_for_the_mask():
+    process, x_t, table = case()
+    longer = torch.cat([table, torch.ones_like(table[..., :1])], -1)  # it does not count
+    expected = process.step(x_t.as_subclass(OnAGpu), table, 0.3, 0.5, generator=generator())
+    turned = x_t.transpose(0, 1).contiguous().transpose(0, 1)
+    for x, d in ((x_t.to(torch.uint8), table), (turned, table), (x_t, longer)):
+        found = process.step(x.as_subclass(OnAGpu), d, 0.3, 0.5, generator=generator())
+        assert torch.equal(found.long().as_subclass(torch.Tensor), expected.as_subclass(torch.Tensor))
+
+
+class Late(Masked):
+    """Nothing is revealed before the end."""
+
+    def bridge(self, x_t, table, t, r):
+        return self.one_hot(x_t, table.dtype)
+
+
+class Never(DiscreteJump):
+    """Euler steps that stay."""
+
+    def euler_table(self, x_t, prediction, t, r):
+        return self.path.one_hot(x_t, prediction.dtype)
+
+
+def test_derived_classes_keep_their_laws():
+    process, x_t, table = case()
+    late, never = DiscreteJump(Late(process.path.variable)), Never(process.path)
+    for step in (late.step, never.euler):
+        found = step(x_t.as_subclass(OnAGpu), table, 0.3, 0.9, generator=generator())
+        assert torch.equal(found.as_subclass(torch.Tensor), x_t)
+
+
 def test_cases_that_do_without(monkeypatch):
     """Double precision, a table for all states at once, many symbols, other paths."""
     monkeypatch.setattr(kernels, "revealed", None)

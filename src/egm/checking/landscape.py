@@ -161,8 +161,12 @@ def _suggested(variable: Real, z: Tensor, widths: Tensor) -> str:
     ordered, n, reach = y.sort(0).values, len(y), round(1.5 * len(y) ** 0.5)
     low, high = ordered[max(0, n // 2 - reach)], ordered[min(n - 1, n // 2 + reach)]
     centre = y.median(0).values.where((low > 0) | (high < 0), 0.0)
-    several = len(centre) <= 4 and variable.latent_shape and float(centre.max() - centre.min()) > spread
-    places = [rounded(float(c), beside=spread) for c in (centre if several else centre.mean()[None])]
-    text = places if several else places[0]
     told = " (before the constraint's bijection)" if variable.constraint is not None else ""
-    return f"try loc={text}, scale={rounded(spread)}{told}"
+    size = f"scale={rounded(spread)}{told}"
+    if not variable.latent_shape or float(centre.max() - centre.min()) <= spread:
+        return f"try loc={rounded(float(centre.mean()), beside=spread)}, {size}"
+    places = [rounded(float(c), beside=spread) for c in centre]
+    if len(places) <= 4:
+        return f"try loc={places}, {size}"
+    reach = f"with entries from {min(places)} to {max(places)}"
+    return f"try an array of shape {variable.latent_shape} as loc, {reach}, and {size}"

@@ -192,9 +192,10 @@ class Masked(DiscretePath):
     def revealed(self, x_t: Tensor, table: Tensor, p: Tensor, generator: torch.Generator | None) -> Tensor | None:
         """Masked sites revealed with probability p, as symbols of their tables, by a kernel; None where none serves.
 
-        A table sums to one, and p, which broadcasts against x_t, is the same at all sites of a state.
+        A table sums to one. p broadcasts against x_t and is the same at all sites of a state; above one it is certain.
         """
         batch, n = self.batch_shape(x_t), self.variable.size
+        table = table[..., :n]
         serves = x_t.is_cuda and x_t.shape == table.shape[:-1] and table.dtype == torch.float32 and n <= MOST_SYMBOLS
         if not serves or x_t.numel() >= 2**31:
             return None

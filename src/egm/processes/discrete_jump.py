@@ -24,7 +24,8 @@ from egm.processes.base import Process, generalised_kl, sample_table
 class DiscreteJump(Process[Tensor]):
     """Jumps along a discrete path; its prediction is the denoiser's table p(x_1 | x_t), [..., *shape, n].
 
-    Generators are rates towards each data symbol, [..., *shape, n], zero at the current symbol.
+    A table sums to one at every site. Generators are rates towards each data symbol, [..., *shape, n], zero at the
+    current symbol.
     """
 
     has_density = True
@@ -63,7 +64,7 @@ class DiscreteJump(Process[Tensor]):
     def euler(
         self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        return self._draw(x_t, prediction, t, r, law=self.euler_table, chance=_euler_chance, generator=generator)
+        return self._draw(x_t, prediction, t, r, law=self.euler_table, chance=_hazard, generator=generator)
 
     def tau_leap(
         self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
@@ -81,8 +82,11 @@ class DiscreteJump(Process[Tensor]):
         chance: Callable[[Masked, Tensor, Time, Time], Tensor],
         generator: torch.Generator | None,
     ) -> Tensor:
-        """Symbols by the table of a step; on a GPU those of a masked path by their chance of being revealed."""
-        if x_t.is_cuda and isinstance(self.path, Masked):
+        """Symbols by the table of a step; on a GPU those of a masked path by their chance of being revealed.
+
+        Classes derived from these two may have steps of another law.
+        """
+        if x_t.is_cuda and type(self) is DiscreteJump and type(self.path) is Masked:
             found = self.path.revealed(x_t, prediction, chance(self.path, x_t, t, r), generator)
             if found is not None:
                 return found
@@ -130,10 +134,6 @@ def _hazard(path: Masked, x_t: Tensor, t: Time, r: Time) -> Tensor:
     """hλ of a masked site."""
     start, end = path.times(t, r, x_t)
     return (end - start) * path.speed(x_t, t)
-
-
-def _euler_chance(path: Masked, x_t: Tensor, t: Time, r: Time) -> Tensor:
-    return _hazard(path, x_t, t, r).clamp(max=1)
 
 
 def _tau_leap_chance(path: Masked, x_t: Tensor, t: Time, r: Time) -> Tensor:

@@ -30,8 +30,6 @@ from torch import Tensor, nn
 
 from egm.files import replacing, write_json
 
-FLOOR = "_floor"  # how a column ends that only lines about evaluations fill
-
 
 class RunDirectory:
     """Reads and writes the files of one run."""
@@ -158,14 +156,13 @@ class RunDirectory:
     def forget_metrics_after(self, step: int) -> None:
         """Drop lines later than a checkpoint's step, and its evaluation: a resumed run writes them again."""
         rows, columns = self.read_metrics(), self._metrics_columns()
-        kept = [row for row in rows if int(row["step"]) < step or (int(row["step"]) == step and not row.get("e_w1"))]
+        kept = [row for row in rows if int(row["step"]) < step or (int(row["step"]) == step and not _scored(row))]
         if columns:
             self._write_metrics(columns, kept)
 
     def cost(self, config: Mapping[str, Any]) -> dict[str, float | int | None]:
         """Seconds, steps and calls that training took, or chains; None where the run has not come that far."""
-        rows = self.read_metrics()
-        trained = [row for row in rows if not any(value for name, value in row.items() if name.endswith(FLOOR))]
+        trained = [row for row in self.read_metrics() if not _scored(row)]
         spent = config.get("outcome") or (trained[-1] if trained else {})
         return {name: _number(spent.get(name)) for name in ("seconds", "step", "energy_calls", "score_calls")}
 
@@ -249,3 +246,8 @@ def _safetensors() -> Any:
     except ImportError:
         raise ImportError("saving and loading runs needs safetensors; pip install safetensors") from None
     return safetensors.torch
+
+
+def _scored(row: Mapping[str, str]) -> bool:
+    """Whether a line is about an evaluation (`egm.evaluation.quick_scores`), not about training."""
+    return bool(row.get("e_w1"))
