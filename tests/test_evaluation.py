@@ -14,12 +14,11 @@ from egm import targets
 from egm.build import make_target
 from egm.draws import Draws
 from egm.evaluation import metrics_of, quick_scores
-from egm.mcmc import HMC, ReferencePlan
 from egm.metrics import floor, floors
 from egm.metrics.floors import derive_seed, floor_key, known_floor
-from egm.spaces import Real, Space
 from egm.targets.base import Target
 from egm.train.run_directory import commit
+from reference_cases import ByMCMC
 from stats import z_limit
 from training import SMALL, make_trainer, own_target
 
@@ -178,21 +177,6 @@ def test_states_of_chains_have_no_such_errors():
     found = egm.evaluate(chains, n=50, repeats=2, floor_pairs=2, metrics=["e_w1"])["observables"]["magnetization"]
     assert found["stderr"] is None
     assert found["reference_stderr"][0] > 0
-
-
-class ByMCMC(Target):
-    """A Gaussian in the plane whose reference is a run of HMC."""
-
-    reference_kind = "mcmc"
-
-    def __init__(self) -> None:
-        super().__init__(Space(x=Real(2)), lambda x: 0.5 * x.square().sum(-1), name="ByMCMC()")
-
-    def _reference_plan(self) -> ReferencePlan:
-        return ReferencePlan(HMC(self, leapfrog_steps=3), chains=20, warmup=50, steps=50, thin=5)
-
-    def observables(self, **state):
-        return {"radius": state["x"].norm(dim=-1), **super().observables(**state)}
 
 
 def test_means_of_a_reference_by_mcmc_are_those_of_its_pool(monkeypatch, tmp_path):

@@ -216,6 +216,8 @@ def _pool_means(target: Target) -> dict[str, Mean] | None:
         return {}
     known, found = reference.diagnostics["observables"], dict[str, Mean]()
     for name, x in target.observables(**reference.state).items():
+        if x[0].numel() > MOST_ENTRIES:
+            continue
         means = x.reshape(len(x), -1).double().mean(0).tolist()
         entries = [known.get(name if x.ndim == 1 else f"{name}[{i}]") for i in range(len(means))]
         same = all(d and abs(d["mean"] - m) <= 1e-3 * d["sd"] for d, m in zip(entries, means, strict=True))

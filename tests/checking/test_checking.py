@@ -134,6 +134,10 @@ def fails():
     raise TypeError("this is not about arguments")
 
 
+class Holder(dict):  # has no signature
+    pass
+
+
 def wrong_sign():
     return egm.Target(good.space, lambda x: -0.5 * x.square().sum(-1))
 """
@@ -167,10 +171,11 @@ def test_the_command_ends_with_a_verdict_and_a_code(own, capsys):
         (["own_checked.py:good"], "leave out .py: own_checked:good"),
         (["own_checked:needs"], "own_checked:needs is called without arguments, but it needs some"),
         (["own_checked:fails"], "this is not about arguments"),
+        (["own_checked:Holder"], "must be an egm.Target or a function that returns one, got Holder"),
         (["own_checked:god"], "did you mean 'good'"),
         (
             ["own_checked:mat"],
-            "returns one (known: fails, good, wrong_sign)\n",
+            "returns one (known: Holder, fails, good, wrong_sign)\n",
         ),  # nothing imported, nothing with arguments
         (["gbrbm", "--sed", "1"], "did you mean '--seed'"),
         ([], "target"),

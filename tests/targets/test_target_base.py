@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from egm import Categorical, EnergyError, Real, Space, Target
-from egm.mcmc import HMC, ReferencePlan
 from egm.targets import Ising
 from egm.targets.support import Constants
+from reference_cases import ByMCMC
 
 SPACE = Space(v=Real(2, scale=2.0), h=Categorical(3, shape=4))
 
@@ -199,27 +199,15 @@ def test_scalar_variables_are_checked_too():
     assert target.energy(x=torch.tensor(0.5), h=torch.tensor(1)).item() == pytest.approx(0.125)
 
 
-class Tiny(Target):
-    """A Gaussian with an MCMC reference of 1000 draws."""
-
-    reference_kind = "mcmc"
-
-    def __init__(self) -> None:
-        super().__init__(Space(x=Real(1)), lambda x: 0.5 * x.square().sum(-1), name="Tiny()")
-
-    def _reference_plan(self) -> ReferencePlan:
-        return ReferencePlan(HMC(self, leapfrog_steps=3), chains=20, warmup=50, steps=50, thin=5)
-
-
 def test_mcmc_references_are_made_once_and_cost_the_target_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("EGM_CACHE_DIR", str(tmp_path))
-    target = Tiny()
+    target = ByMCMC()
     draws = target.exact_sample(50, seed=3)
-    assert draws["x"].shape == (50, 1)
-    assert len(draws["x"].unique()) > 30
+    assert draws["x"].shape == (50, 2)
+    assert len(draws["x"].unique(dim=0)) > 30
     assert (target.energy_calls, target.score_calls) == (0, 0)
     assert target.reference.diagnostics["energy_calls"] > 0
-    again = Tiny()
+    again = ByMCMC()
     monkeypatch.setattr(again, "latent_energy_and_gradient", None)  # any new run would fail
     torch.testing.assert_close(again.exact_sample(50, seed=3)["x"], draws["x"])
     assert not torch.equal(again.exact_sample(50, seed=4)["x"], draws["x"])

@@ -168,5 +168,5 @@ def _suggested(variable: Real, z: Tensor, widths: Tensor) -> str:
     places = [rounded(float(c), beside=spread) for c in centre]
     if len(places) <= 4:
         return f"try loc={places}, {size}"
-    reach = f"with entries from {min(places)} to {max(places)}"
-    return f"try an array of shape {variable.latent_shape} as loc, {reach}, and {size}"
+    entries = f"with entries from {min(places)} to {max(places)}"
+    return f"try an array of shape {variable.latent_shape} as loc, {entries}, and {size}"

@@ -35,10 +35,8 @@ def import_target(source: str) -> Target:
         kind = f"in {name}: an egm.Target, or a function without arguments that returns one"
         thing = getattr(module, nearest(attribute, _candidates(module), kind=kind))
     if callable(thing) and not isinstance(thing, Target):
-        try:
-            inspect.signature(thing).bind()
-        except TypeError as error:
-            raise TypeError(f"{source} is called without arguments, but it needs some: {error}") from None
+        if (lacking := _lacking(thing)) is not None:
+            raise TypeError(f"{source} is called without arguments, but it needs some: {lacking}")
         thing = thing()
     if not isinstance(thing, Target):
         raise TypeError(f"{source} must be an egm.Target or a function that returns one, got {type(thing).__name__}")
@@ -50,14 +48,17 @@ def _candidates(module: ModuleType) -> list[str]:
     found = []
     for name, thing in vars(module).items():
         own = callable(thing) and getattr(thing, "__module__", None) == module.__name__
-        if not name.startswith("_") and (isinstance(thing, Target) or (own and _called_without_arguments(thing))):
+        if not name.startswith("_") and (isinstance(thing, Target) or (own and _lacking(thing) is None)):
             found.append(name)
     return found
 
 
-def _called_without_arguments(function: Callable[..., object]) -> bool:
+def _lacking(function: Callable[..., object]) -> str | None:
+    """What a call without arguments would lack, in words; None if nothing, or if that cannot be known."""
     try:
         inspect.signature(function).bind()
-    except (TypeError, ValueError):  # it needs some, or has no signature
-        return False
-    return True
+    except TypeError as error:
+        return str(error)
+    except ValueError:  # no signature, as of classes derived from dict
+        return None
+    return None

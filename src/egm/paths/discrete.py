@@ -194,14 +194,14 @@ class Masked(DiscretePath):
 
         A table sums to one. p broadcasts against x_t and is the same at all sites of a state; above one it is certain.
         """
-        batch, n = self.batch_shape(x_t), self.variable.size
+        n, p = self.variable.size, p.float()
         table = table[..., :n]
-        serves = x_t.is_cuda and x_t.shape == table.shape[:-1] and table.dtype == torch.float32 and n <= MOST_SYMBOLS
-        if not serves or x_t.numel() >= 2**31:
+        fitting = x_t.shape == table.shape[:-1] and table.dtype == torch.float32
+        if not fitting or n > MOST_SYMBOLS or x_t.numel() >= 2**31:
             return None
-        flat, each = x_t.reshape(-1, self.variable.sites), p.float().reshape(-1)
-        if len(each) > 1:
-            each = p.float().reshape(self.batch_shape(p)).expand(batch).reshape(-1)
+        if p.numel() > 1:
+            p = p.reshape(self.batch_shape(p)).expand(self.batch_shape(x_t))
+        flat, each = x_t.reshape(-1, self.variable.sites), p.reshape(-1)
         weights, key = table.reshape(*flat.shape, n), torch.randint(2**62, (1,), generator=generator, device=x_t.device)
         mask = self.variable.mask
         found = attempt(REVEAL_KERNELS, x_t, lambda kernels: kernels.revealed(flat, weights, each, mask, key))

@@ -26,9 +26,9 @@ def _put(out_ptr, row, count, site, SITES, changes, old, word, N: tl.constexpr):
 
 
 @triton.jit
-def _moves(word, stay):
-    """Whether a uniform number in [0, 1), of 24 bits, is at least `stay`."""
-    return (word >> 8).to(tl.float32) * 5.9604644775390625e-08 >= stay
+def uniform(word):
+    """A number in [0, 1), of 24 bits."""
+    return (word >> 8).to(tl.float32) * 5.9604644775390625e-08
 
 
 @triton.jit
@@ -51,8 +51,8 @@ def _renewed(
         group = tl.program_id(0) // tiles * GROUPS + i
         a, b, c, d = tl.philox(key, site.to(tl.uint32), zero + group.to(tl.uint32), zero, zero)
         if STAYS:
-            _put(out_ptr, 2 * group, count, site, SITES, changes & _moves(a, stay), x, b, N)
-            _put(out_ptr, 2 * group + 1, count, site, SITES, changes & _moves(c, stay), x, d, N)
+            _put(out_ptr, 2 * group, count, site, SITES, changes & (uniform(a) >= stay), x, b, N)
+            _put(out_ptr, 2 * group + 1, count, site, SITES, changes & (uniform(c) >= stay), x, d, N)
         else:
             _put(out_ptr, 4 * group, count, site, SITES, changes, x, a, N)
             _put(out_ptr, 4 * group + 1, count, site, SITES, changes, x, b, N)

@@ -1,4 +1,4 @@
-"""A step of masked symbols as a Triton kernel, for GPUs: tables are read once, and nothing but the symbols is written.
+"""A step of masked symbols as a Triton kernel, for GPUs: nothing but the symbols is written.
 
 A masked site is revealed with the probability p of the step, and then holds a symbol by inversion of its table. torch
 would write the law of every site, its running sums and a dozen more tensors of that size. The random numbers are those
@@ -14,13 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from egm.paths.proposal_kernels import uniform
+
 TILE = 256
-
-
-@triton.jit
-def _uniform(word):
-    """A number in [0, 1) of 24 bits."""
-    return (word >> 8).to(tl.float32) * 5.9604644775390625e-08
 
 
 @triton.jit
@@ -34,12 +30,12 @@ def _reveal(
     p = tl.load(p_ptr + (site // S if EACH else site * 0), mask=inside, other=0.0)
     zero = tl.zeros([TILE], tl.uint32)
     a, b, _, _ = tl.philox(tl.load(key_ptr), site.to(tl.uint32), zero, zero, zero)
-    reveals = inside & (x == MASK) & (_uniform(a) < p)
+    reveals = inside & (x == MASK) & (uniform(a) < p)
     entry = table_ptr + site.to(tl.int64) * N
     total = tl.zeros([TILE], tl.float32)
     for y in range(N):
         total += tl.load(entry + y, mask=reveals, other=0.0)
-    goal, below, drawn = _uniform(b) * total, tl.zeros([TILE], tl.float32), tl.zeros([TILE], tl.int32)
+    goal, below, drawn = uniform(b) * total, tl.zeros([TILE], tl.float32), tl.zeros([TILE], tl.int32)
     for y in range(N - 1):
         below += tl.load(entry + y, mask=reveals, other=0.0)
         drawn += (below <= goal).to(tl.int32)
