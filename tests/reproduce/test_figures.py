@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from egm.report.plotting import BINS
+from egm.report.plotting import BINS, bin_edges
 from egm.reproduce import figure_data, figures
 from egm.targets import GBRBM, JointMoG
 from reproduce_cases import record, write_records
@@ -94,6 +94,28 @@ def test_histograms_of_lattices_have_a_bin_for_each_value():
     assert shown["edges"] == [-5.0, -3.0, -1.0, 1.0, 3.0]
     assert shown["reference"] == [5, 5, 5, 5]
     assert shown["draws"] == [0, 2, 0, 1]  # what lies outside is in the last bin
+
+
+@pytest.mark.parametrize(("points", "each"), [(30, 1), (80, 1), (81, 3), (400, 10)])
+def test_bins_of_a_large_lattice_hold_equally_many_of_its_values(points, each):
+    """Float32 sums in several orders, as energies are: β times an even number."""
+    values = (np.float32(0.28) * np.arange(points, dtype=np.float32) * 4).astype(np.float64)
+    values = np.concatenate([values, np.nextafter(values.astype(np.float32), np.float32(np.inf)).astype(np.float64)])
+    counts, _ = np.histogram(values, bin_edges(values))
+    assert set(counts[:-1]) == {2 * each}
+    assert counts.sum() == 2 * points
+    assert len(counts) <= 2 * BINS
+
+
+def test_a_label_has_one_colour_and_a_target_its_name_in_the_tables():
+    entries = [entry(label="egm-sp"), entry(), entry(label="egm-sp", target="DW4()", recipe="fast/dw4")]
+    figure = figures._histograms(entries, "energy")
+    assert [axis.get_title() for axis in figure.axes] == ["Ising 5 × 5, β = 0.4", "DW4"]
+    lines = [dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True)) for axis in figure.axes]
+    assert list(lines[0]) == ["reference", "egm", "egm-sp"]
+    assert lines[0]["egm-sp"].get_edgecolor() == lines[1]["egm-sp"].get_edgecolor() != lines[0]["egm"].get_edgecolor()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["reference", "egm", "egm-sp"]
 
 
 def test_histograms_of_real_energies():

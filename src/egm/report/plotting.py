@@ -23,6 +23,8 @@ from egm.report.markup import Html, element, joined
 
 Array = NDArray[np.float64]
 BINS = 40
+MOST_POINTS = 1000  # of a grid; real values seem to lie on finer ones
+ROUNDING = 1e-5  # of the range: values that are as close are one, summed in several orders
 SIZE = (3.6, 2.5)  # inches of a figure
 INK, MUTED, LINE, REFERENCE = "#010101", "#020202", "#030303", "#040404"
 SERIES = ("#050101", "#050202", "#050303", "#050404")
@@ -125,13 +127,32 @@ def _inline(svg: str, alt: str) -> Html:
 
 
 def bin_edges(values: Array, bins: int = BINS) -> Array:
-    """Bins for values and their surroundings: one for each of the few values that a lattice has, or `bins`."""
-    distinct = np.unique(values)
-    gap = float(np.diff(distinct).min()) if 1 < len(distinct) <= bins else 0.0
+    """About `bins` bins for values and their surroundings.
+
+    Values of a lattice lie on a grid: then each bin holds the same number of grid points, one if there are few, so that
+    no bin is tall for holding more of them.
+    """
     low, high = float(values.min()), float(values.max())
-    margin = gap / 2 if gap else 0.1 * (high - low) or 0.5
-    few = gap and (high - low) / gap < 2 * bins
-    return np.linspace(low - margin, high + margin, (round((high - low) / gap) + 1 if few else bins) + 1)
+    points = _grid_points(values)
+    if points is None:
+        margin = 0.1 * (high - low) or 0.5
+        return np.linspace(low - margin, high + margin, bins + 1)
+    gap = (high - low) / (points - 1)
+    each = 1 if points <= 2 * bins else -(-points // bins)
+    return low - gap / 2 + each * gap * np.arange(-(-points // each) + 1)
+
+
+def _grid_points(values: Array) -> int | None:
+    """How many points the grid has on which the values lie, from the first to the last; None if they lie on none."""
+    span = float(np.ptp(values))
+    if span == 0:
+        return None
+    places = (np.unique(values) - values.min()) / span
+    places = places[np.diff(places, prepend=-1.0) > ROUNDING]
+    gaps = np.diff(places)
+    steps = round(1 / gaps[gaps < 1.5 * gaps.min()].mean())
+    off = np.abs(places * steps - np.round(places * steps)).max()
+    return steps + 1 if steps < MOST_POINTS and off < 0.05 else None
 
 
 def density(values: Array, edges: Array, weights: Array | None = None) -> Array:

@@ -1,11 +1,6 @@
-"""Figures, drawn from `results/figures.json` and the records alone: `egm reproduce figures`.
+"""Figures, drawn from `results/figures.json` and the records alone: `egm reproduce figures`; `CAPTIONS` says of what.
 
-    energy, magnetization   histograms of draws beside those of reference draws
-    gbrbm, jointmog         the first two real coordinates of draws over contours of the exact marginal density
-    correlation             G(r) of lattices beside that of reference draws
-    ess                     effective sample size over training: of the estimator's proposals (EGM, EGM-BS) or of the
-                            sampler's own draws (EGM-SP)
-    epsilon, ema            the ablations, each seed a point, beside the published numbers
+A label has the same colour in all panels and figures.
 
 Contours: p(v) = Σ_h exp(−E(v, h))/Z of GB-RBM, by summing its hidden states; a pair of coordinates of JointMoG is
 independent, p(x) = Π_i ½[N(x_i; −1, σ²) + N(x_i; 1, σ²)].
@@ -16,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +21,9 @@ from numpy.typing import NDArray
 from egm.build import make_target
 from egm.files import replacing
 from egm.report.planes import log_marginal
-from egm.report.plotting import new_figure, plain_style
+from egm.report.plotting import library, new_figure, plain_style
 from egm.reproduce import figure_data
-from egm.reproduce.definitions import Kind, table
+from egm.reproduce.definitions import TABLES, Kind, table
 from egm.reproduce.records import records_of
 from egm.targets.gbrbm import GBRBM
 from egm.targets.joint_mog import JointMoG
@@ -37,6 +33,19 @@ Entry = dict[str, Any]
 RECIPES: tuple[Kind, ...] = ("fast", "paper")
 COLUMNS = 4
 SIZE = 3.0  # inches of a panel
+PALETTE, REFERENCE = "tab20", "reference"
+CAPTIONS = {
+    "energy": "Histograms of the energy of 2000 draws of one seed over those of reference draws; the last bins hold all"
+    " that lies outside.",
+    "magnetization": "The same of the magnetisation of lattices.",
+    "gbrbm": "The two visible units of GB-RBM, draws over contours of the exact marginal density.",
+    "jointmog": "The first two coordinates of JointMoG, draws over contours of the exact marginal density.",
+    "correlation": "G(r) of lattices, draws beside reference draws.",
+    "ess": "Effective sample size over training: of the sampler's own weighted draws for EGM-SP and PIS, of the"
+    " proposals behind each estimate for the other methods. The two kinds do not compare.",
+    "epsilon": "EGM-BS by its bootstrapping time ε: seeds as points, their mean as a line, beside the paper's numbers.",
+    "ema": "EGM-BS with and without the running average of its energy: seeds as points, beside the paper's numbers.",
+}
 
 
 @plain_style()
@@ -84,16 +93,39 @@ def _label(entry: Entry) -> str:
     return entry["label"] + ("" if folder == "fast" else f" ({folder})")
 
 
+def _colours(entries: Sequence[Entry]) -> dict[str, Any]:
+    """A colour for each label."""
+    palette = library().colormaps[PALETTE].colors
+    labels = sorted({_label(entry) for entry in entries})
+    return dict(zip(labels, itertools.cycle([*palette[::2], *palette[1::2]]), strict=False))
+
+
+@lru_cache
+def _titles() -> dict[str, str]:
+    """What tables call the target of a recipe."""
+    return {recipe: title for name in TABLES for recipe, title in table(name).targets.items()}
+
+
 def _by_target(entries: Sequence[Entry], part: str) -> dict[str, list[Entry]]:
+    """Entries that have a part, sorted by label, by what their target is called."""
     found: dict[str, list[Entry]] = {}
-    for entry in entries:
+    for entry in sorted(entries, key=_label):
         if part in entry:
-            found.setdefault(entry["target"], []).append(entry)
-    return found
+            stem = entry["recipe"].rpartition("/")[2]
+            found.setdefault(_titles().get(stem, entry["target"]), []).append(entry)
+    order = list(dict.fromkeys(_titles().values()))  # that of the tables
+    return dict(sorted(found.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
+
+
+def _legend(figure: Any) -> None:
+    """One legend above all panels."""
+    shown = {label: line for axis in figure.axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    labels = sorted(shown, key=lambda label: (label != REFERENCE, label))
+    figure.legend([shown[label] for label in labels], labels, loc="outside upper left", ncols=COLUMNS, fontsize=7)
 
 
 def _histograms(entries: Sequence[Entry], part: str) -> Any:
-    targets = _by_target(entries, part)
+    targets, colours = _by_target(entries, part), _colours(entries)
     if not targets:
         return None
     figure, axes = _panels(list(targets))
@@ -102,12 +134,13 @@ def _histograms(entries: Sequence[Entry], part: str) -> Any:
             shown = entry[part]
             edges = np.array(shown["edges"])
             if i == 0:
-                axis.stairs(_density(shown["reference"], edges), edges, fill=True, color="0.85", label="reference")
-            axis.stairs(_density(shown["draws"], edges), edges, label=_label(entry), linewidth=1)
+                axis.stairs(_density(shown["reference"], edges), edges, fill=True, color="0.85", label=REFERENCE)
+            label = _label(entry)
+            axis.stairs(_density(shown["draws"], edges), edges, label=label, color=colours[label], linewidth=1)
         highest = max(_density(entry[part]["reference"], np.array(entry[part]["edges"])).max() for entry in runs)
-        axis.set_ylim(0, 2 * highest)  # the last bins hold all that lies outside, and may be tall
+        axis.set_ylim(0, 1.5 * highest)  # the last bins hold all that lies outside, and may be tall
         axis.set_xlabel(part)
-        axis.legend(fontsize=6)
+    _legend(figure)
     return figure
 
 
@@ -149,32 +182,34 @@ def _jointmog_density(target: JointMoG, first: Array, second: Array) -> Array:
 
 
 def _correlations(entries: Sequence[Entry]) -> Any:
-    targets = _by_target(entries, "correlation")
+    targets, colours = _by_target(entries, "correlation"), _colours(entries)
     if not targets:
         return None
     figure, axes = _panels(list(targets))
     for (_, runs), axis in zip(targets.items(), axes, strict=False):
-        axis.plot(runs[0]["correlation"]["reference"], color="0.7", linewidth=4, label="reference")
+        axis.plot(runs[0]["correlation"]["reference"], color="0.7", linewidth=4, label=REFERENCE)
         for entry in runs:
-            axis.plot(entry["correlation"]["draws"], marker=".", linewidth=1, label=_label(entry))
+            values, label = entry["correlation"]["draws"], _label(entry)
+            axis.plot(values, marker=".", linewidth=1, label=label, color=colours[label])
         axis.set_xlabel("distance r")
         axis.set_ylabel("G(r)")
-        axis.legend(fontsize=6)
+    _legend(figure)
     return figure
 
 
 def _ess(entries: Sequence[Entry]) -> Any:
-    targets = _by_target(entries, "series")
+    targets, colours = _by_target(entries, "series"), _colours(entries)
     if not targets:
         return None
     figure, axes = _panels(list(targets))
     for (_, runs), axis in zip(targets.items(), axes, strict=False):
         for entry in runs:
-            axis.plot(entry["series"]["seconds"], entry["series"]["ess"], linewidth=1, label=_label(entry))
+            series, label = entry["series"], _label(entry)
+            axis.plot(series["seconds"], series["ess"], linewidth=1, label=label, color=colours[label])
         axis.set_xlabel("seconds of training")
         axis.set_ylabel("ESS")
         axis.set_ylim(0, 1)
-        axis.legend(fontsize=6)
+    _legend(figure)
     return figure
 
 

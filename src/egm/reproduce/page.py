@@ -15,6 +15,7 @@ from typing import Any
 from egm.files import replacing
 from egm.report.markup import Grid
 from egm.reproduce.definitions import TABLES, Cell, Kind, table
+from egm.reproduce.figures import CAPTIONS
 from egm.reproduce.rendering import Shown, markdown
 
 NAME = "results.md"
@@ -138,7 +139,8 @@ def page(results: Path, docs: Path) -> str:
     figures = sorted((docs / "figures").glob("*.svg")) if (docs / "figures").is_dir() else []
     if figures:
         parts += ["## Figures", "Drawn by `egm reproduce figures` from `results/figures.json` and the records."]
-        parts += [f"![{file.stem}](figures/{file.name})" for file in figures]
+        for file in figures:
+            parts += [f"![{file.stem}](figures/{file.name})", CAPTIONS.get(file.stem, file.stem)]
     return "\n\n".join(parts) + "\n"
 
 
