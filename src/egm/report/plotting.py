@@ -139,7 +139,8 @@ def bin_edges(values: Array, bins: int = BINS) -> Array:
         return np.linspace(low - margin, high + margin, bins + 1)
     gap = (high - low) / (points - 1)
     each = 1 if points <= 2 * bins else -(-points // bins)
-    return low - gap / 2 + each * gap * np.arange(-(-points // each) + 1)
+    many = -(-points // each)
+    return np.linspace(low - gap / 2, low - gap / 2 + each * gap * many, many + 1)
 
 
 def _grid_points(values: Array) -> int | None:

@@ -112,7 +112,7 @@ def _by_target(entries: Sequence[Entry], part: str) -> dict[str, list[Entry]]:
     for entry in sorted(entries, key=_label):
         if part in entry:
             stem = entry["recipe"].rpartition("/")[2]
-            found.setdefault(_titles().get(stem, entry["target"]), []).append(entry)
+            found.setdefault(_titles().get(stem) or entry["target"], []).append(entry)
     order = list(dict.fromkeys(_titles().values()))  # that of the tables
     return dict(sorted(found.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
 
