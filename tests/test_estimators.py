@@ -106,6 +106,36 @@ def test_scores_give_the_same_denoiser(oracle, proposal):
             assert bool((5 * spread + 5 * bias < 0.1).all())
 
 
+@pytest.mark.parametrize("proposal", ["flat", "reference"])
+@pytest.mark.parametrize("oracle", WITH_SCORES.values(), ids=WITH_SCORES)
+def test_centred_estimates_have_the_same_limit_and_less_variance_over_short_steps(oracle, proposal):
+    """By the order of 1 − ESS for a real variable; symbols and energies are those of plain estimates."""
+    for r in (0.52, 0.9, 1.0):
+        both = (repeat(oracle, r, 512, 400, proposal=proposal, centred=centred) for centred in (False, True))
+        (plain, exact), (got, _) = both
+        value = got.prediction["x"]
+        spread, bias = value.std(0) / 20, value.var(0)
+        assert bool(((value.mean(0) - exact["x"]).abs() <= 5 * spread + 5 * bias + 1e-9).all())
+        torch.testing.assert_close(got.energy, plain.energy, rtol=0, atol=0)
+        for name in exact.keys() - {"x"}:
+            torch.testing.assert_close(got.prediction[name], plain.prediction[name], rtol=0, atol=0)
+        if r == 0.52:
+            ratio = float(value.var(0) / plain.prediction["x"].var(0))
+            assert ratio < 4 * (1 - float(plain.ess.mean())) < 1
+
+
+def test_with_equal_weights_a_centred_estimate_is_exact():
+    """Draws of the reference law itself: every proposal weighs the same, and nothing of their noise is left."""
+    path = ProductPath(Space(x=Real(3)), {"x": CondOT(Real(3))})
+    x_t, t = {"x": torch.randn(5, 3, dtype=torch.float64)}, torch.full((5,), 0.4, dtype=torch.float64)
+    got = estimate(
+        lambda x, r: -path.prior_log_prob(x, r), path, {"x": Flow(path["x"])}, x_t, t, r=t + 0.1, count=300,  # type: ignore[arg-type]
+        proposal="reference", centred=True, generator=torch.Generator().manual_seed(0), memory=200_000,
+    )  # fmt: skip
+    torch.testing.assert_close(got.ess, torch.ones(5, dtype=torch.float64))
+    torch.testing.assert_close(got.prediction["x"], x_t["x"] * 0.4 / (0.4**2 + 0.6**2))
+
+
 def test_scores_are_better_at_late_times_and_end_points_at_early_ones():
     oracle, errors = LabelledGaussians(CondOT, masses=(1.0,), means=(0.6,)), {}
     for t in (0.1, 0.95):

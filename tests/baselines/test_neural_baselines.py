@@ -84,6 +84,18 @@ def test_scores_go_with_egm_wherever_there_is_a_gradient():
             egm.fit(target, method, estimator="scores", proposals=4, **{**LOOP, **RUN, **options})
 
 
+def test_centred_estimates_are_for_flows_and_diffusions():
+    target = Funnel(dim=2)
+    for method in ("egm", "egm-bs", "iefm"):
+        egm.fit(target, method, estimator="centred", proposals=4, **{**LOOP, **RUN})
+    for target, options, why in (
+        (Ising(3, 0.4), {}, "there are none"),
+        (Funnel(dim=2), {"processes": {"x": "jump"}}, "'x' jumps"),
+    ):
+        with pytest.raises(ValueError, match=f"flows and diffusions; here {why}: use estimator='end-points'"):
+            egm.fit(target, "egm", estimator="centred", proposals=4, **{**LOOP, **RUN, **options})
+
+
 VARIANCE_EXPLODING = {"paths": {"x": "VE(sigma_min=0.05, sigma_max=1.0)"}}
 
 

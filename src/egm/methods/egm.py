@@ -70,7 +70,7 @@ class EGM(Method):
                 "bootstrap='single-site' reveals masked sites and no variable follows a Masked path;"
                 " use bootstrap='proposals'"
             )
-        self._check_scores(processes, options, bootstrapped=energy_model is not None)
+        self._check_estimator(processes, options, bootstrapped=energy_model is not None)
         super().__init__(energy, path, processes, network, error)
         self.energy_model, self.options = energy_model, options
         self.t_min = default_t_min(path) if options.t_min is None else options.t_min
@@ -81,15 +81,18 @@ class EGM(Method):
             self.average.requires_grad_(False)
 
     @staticmethod
-    def _check_scores(processes: Mapping[str, Process[Any]], options: EGMOptions, *, bootstrapped: bool) -> None:
+    def _check_estimator(processes: Mapping[str, Process[Any]], options: EGMOptions, *, bootstrapped: bool) -> None:
         if options.estimator == "end-points":
             return
         denoised = [name for name, process in processes.items() if isinstance(process, DenoisingProcess)]
         jumps = [name for name, process in processes.items() if isinstance(process, Jump)]
+        bootstrapped = bootstrapped and options.estimator == "scores"
         if bootstrapped or jumps or not denoised:
+            what = "averages the gradient of the target's energy for the flows and diffusions of method='egm'"
             raise ValueError(
-                "estimator='scores' averages the gradient of the target's energy for the flows and diffusions of"
-                " method='egm'; here "
+                f"estimator='{options.estimator}' "
+                + (what if options.estimator == "scores" else "centres the estimates of flows and diffusions")
+                + "; here "
                 + ("E^φ is bootstrapped" if bootstrapped else f"'{jumps[0]}' jumps" if jumps else "there are none")
                 + ": use estimator='end-points'"
             )
@@ -238,8 +241,9 @@ class EGM(Method):
         scores = self.energy.with_gradient if self.options.estimator == "scores" else None
         return estimate(
             energy, self.path, self.processes, x_t, t, r=r, count=self.options.proposals,
-            proposal=self.options.proposal, scores=scores, generator=generator,
-            memory=self.options.memory, state_bytes=self._energy_bytes if step is None else self._activation_bytes,
+            proposal=self.options.proposal, scores=scores, centred=self.options.estimator == "centred",
+            generator=generator, memory=self.options.memory,
+            state_bytes=self._energy_bytes if step is None else self._activation_bytes,
         )  # fmt: skip
 
     def _learned_energy(self, x_r: State, r: Any) -> Tensor:

@@ -19,8 +19,9 @@ class EGMOptions:
     Attributes:
         proposals: number K of proposals for each state.
         proposal: their law, "reference" or "flat" (the paper's), see `egm.estimators`.
-        estimator: what is averaged for real variables, "end-points" or, where the energy has a gradient and the density
-            no hard walls, "scores".
+        estimator: what is averaged for real variables: "end-points"; "centred", the same without the error of the
+            proposals' own mean (flows and diffusions, small ε); or, where the energy has a gradient and the density no
+            hard walls, "scores".
         real_loss: what the squared error of real variables compares, "denoiser" or "generator" (the paper's drift).
         symbol_loss: "cross-entropy" or "squared" (the paper's).
         lambda_disc, lambda_cont: weights of the losses of categorical and real variables.
@@ -44,7 +45,7 @@ class EGMOptions:
 
     proposals: int = 512
     proposal: Proposal = "reference"
-    estimator: Literal["end-points", "scores"] = "end-points"
+    estimator: Literal["end-points", "centred", "scores"] = "end-points"
     real_loss: RealLoss = "denoiser"
     symbol_loss: SymbolLoss = "cross-entropy"
     lambda_disc: float = 1.0

@@ -60,18 +60,21 @@ class GaussianPath(Path[Real]):
         )
 
     def proposer(self, x_t: Tensor, t: Time, r: Time = 1.0, *, law: Proposal = "flat") -> Draw:
-        """N(x_t/a, (s/a)² I), or by the reference law N(a (v_r/v_t) x_t, (v_r/v_t) s² I).
+        mean, std = self.proposal_law(x_t, t, r, law=law)
+        return lambda count, generator: mean + std * self._noise_like(x_t, (count,), generator)
 
-        v = α² + σ² is the variance that the reference law has on the path.
+    def proposal_law(self, x_t: Tensor, t: Time, r: Time, *, law: Proposal) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of what `proposer` draws.
+
+        N(x_t/a, (s/a)² I), or by the reference law N(a (v_r/v_t) x_t, (v_r/v_t) s² I); v = α² + σ² is the variance that
+        the reference law has on the path.
         """
         t, r = self.times(t, r, x_t)
         a, variance = self.alpha(t) / self.alpha(r), self.variance(t, r)
         if law == "flat":
-            mean, std = x_t / a, variance.sqrt() / a
-        else:
-            ratio = self._reference_variance(r) / self._reference_variance(t)
-            mean, std = a * ratio * x_t, (ratio * variance).sqrt()
-        return lambda count, generator: mean + std * self._noise_like(x_t, (count,), generator)
+            return x_t / a, variance.sqrt() / a
+        ratio = self._reference_variance(r) / self._reference_variance(t)
+        return a * ratio * x_t, (ratio * variance).sqrt()
 
     def log_normaliser(self, x_t: Tensor, t: Time, r: Time = 1.0) -> Tensor:
         a = self.alpha(self.over_batch(t, x_t)) / self.alpha(self.over_batch(r, x_t))
