@@ -52,7 +52,7 @@ class Estimate:
         prediction: of each variable, the denoiser (mean [..., *shape], table [..., *shape, n]) or the jump kernel.
         energy: Ê_t, [...]; +inf where every proposal has zero density.
         ess: effective sample size of the weights as a fraction of K, [...]; zero where every proposal has zero density,
-            and the prediction there is zero.
+            and the prediction there says nothing.
     """
 
     prediction: State
@@ -99,7 +99,7 @@ def estimate(
         state_bytes: bytes that `energy` itself takes for each proposal of each state: a network's activations, symbols
             that are widened for a user's function (`wide_bytes`).
     """
-    _check(count, t, r)
+    _check(count, t, r, centred=centred and scores is not None)
     batch = path.space.batch_shape(x_t, latent=True)
     x_t = path.space.narrowed(x_t)
     chunk = chunk_size(processes, x_t, count=count, memory=memory)
@@ -136,7 +136,7 @@ def estimate(
             added = process.average(x_t[name], averaged[name], w, t)
             old = averages.get(name)
             averages[name] = added if old is None else old * _over(shrink, old) + added
-        sums = {name: plain.to(x_r[name]) + x_r[name].sum(0) for name, plain in sums.items()}
+        sums = {name: plain + x_r[name].sum(0) for name, plain in sums.items()}
         peak = new_peak
     if peak is None:
         raise ValueError("no proposal was made")
@@ -154,11 +154,13 @@ def estimate(
     return Estimate(prediction, (-log_mean - normaliser).expand(batch), ess)
 
 
-def _check(count: int, t: Time, r: Time) -> None:
+def _check(count: int, t: Time, r: Time, *, centred: bool) -> None:
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
     if isinstance(t, float) and isinstance(r, float) and not 0 <= t < r <= 1:
         raise ValueError(f"times must fulfil 0 <= t < r <= 1, got t={t} and r={r}")
+    if centred:
+        raise ValueError("only averages of end points can be centred, not those of scores; leave out one of the two")
 
 
 def _scores(gradients: Sequence[State]) -> State:

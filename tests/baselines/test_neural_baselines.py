@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import egm
+from egm.estimators import estimate
 from egm.registry import METHODS
 from egm.targets import Funnel, Ising, JointMoG
 from training import SMALL_SP, assert_same_runs, interrupt_during
@@ -84,10 +85,13 @@ def test_scores_go_with_egm_wherever_there_is_a_gradient():
             egm.fit(target, method, estimator="scores", proposals=4, **{**LOOP, **RUN, **options})
 
 
-def test_centred_estimates_are_for_flows_and_diffusions():
-    target = Funnel(dim=2)
-    for method in ("egm", "egm-bs", "iefm"):
-        egm.fit(target, method, estimator="centred", proposals=4, **{**LOOP, **RUN})
+def test_centred_estimates_are_for_flows_and_diffusions(monkeypatch):
+    asked = []
+    monkeypatch.setattr("egm.methods.egm.estimate", lambda *a, **k: asked.append(k["centred"]) or estimate(*a, **k))
+    for method, estimator in (("egm", "centred"), ("egm-bs", "centred"), ("iefm", "centred"), ("egm", "end-points")):
+        asked.clear()
+        egm.fit(Funnel(dim=2), method, estimator=estimator, proposals=4, **{**LOOP, **RUN})
+        assert set(asked) == {estimator == "centred"}
     for target, options, why in (
         (Ising(3, 0.4), {}, "there are none"),
         (Funnel(dim=2), {"processes": {"x": "jump"}}, "'x' jumps"),

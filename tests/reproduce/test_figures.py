@@ -107,7 +107,15 @@ def test_bins_of_a_large_lattice_hold_equally_many_of_its_values(points, each):
     assert len(counts) <= 2 * BINS
 
 
+@pytest.mark.parametrize("far", [10.0, 1e5])
+def test_an_outlier_makes_no_grid_of_real_values(far):
+    values = np.append(np.random.default_rng(0).normal(size=2000), far)
+    assert len(bin_edges(values)) == BINS + 1
+    assert len(bin_edges(np.linspace(0, 1, 2_000_001))) == BINS + 1
+
+
 def test_a_label_has_one_colour_and_a_target_its_name_in_the_tables():
+    pytest.importorskip("matplotlib")
     entries = [entry(label="egm-sp"), entry(), entry(label="egm-sp", target="DW4()", recipe="fast/dw4")]
     figure = figures._histograms(entries, "energy")
     assert [axis.get_title() for axis in figure.axes] == ["Ising 5 × 5, β = 0.4", "DW4"]

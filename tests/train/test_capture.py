@@ -92,6 +92,14 @@ def test_recorded_steps_are_plain_steps(recordings, space, method):
 
 
 @needs_cuda
+def test_centred_estimates_are_recorded(recordings):
+    expected, _ = train(SPACES["mixed"](), estimator="centred", plain=True)
+    found, _ = train(SPACES["mixed"](), estimator="centred", plain=False)
+    assert_same_logs(found, expected)
+    assert recordings
+
+
+@needs_cuda
 def test_losses_of_replayed_steps_move(recordings):
     """A replay that drew the same random numbers again, or left the parameters alone, would repeat itself."""
     rows, trainer = train(SPACES["mixed"](), plain=False, inner_steps=100, energy_ema_start=0.0)

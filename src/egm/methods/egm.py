@@ -76,26 +76,21 @@ class EGM(Method):
         self.t_min = default_t_min(path) if options.t_min is None else options.t_min
         self.average: AveragedModel | None = None
         if energy_model is not None:
-            average = get_ema_multi_avg_fn(options.energy_ema)
-            self.average = AveragedModel(energy_model.network, multi_avg_fn=average)
+            self.average = AveragedModel(energy_model.network, multi_avg_fn=get_ema_multi_avg_fn(options.energy_ema))
             self.average.requires_grad_(False)
 
     @staticmethod
     def _check_estimator(processes: Mapping[str, Process[Any]], options: EGMOptions, *, bootstrapped: bool) -> None:
         if options.estimator == "end-points":
             return
-        denoised = [name for name, process in processes.items() if isinstance(process, DenoisingProcess)]
-        jumps = [name for name, process in processes.items() if isinstance(process, Jump)]
         bootstrapped = bootstrapped and options.estimator == "scores"
+        denoised = any(isinstance(process, DenoisingProcess) for process in processes.values())
+        jumps = [name for name, process in processes.items() if isinstance(process, Jump)]
         if bootstrapped or jumps or not denoised:
-            what = "averages the gradient of the target's energy for the flows and diffusions of method='egm'"
-            raise ValueError(
-                f"estimator='{options.estimator}' "
-                + (what if options.estimator == "scores" else "centres the estimates of flows and diffusions")
-                + "; here "
-                + ("E^φ is bootstrapped" if bootstrapped else f"'{jumps[0]}' jumps" if jumps else "there are none")
-                + ": use estimator='end-points'"
-            )
+            scores = "averages the gradient of the target's energy for the flows and diffusions of method='egm'"
+            what = scores if options.estimator == "scores" else "centres the estimates of flows and diffusions"
+            why = "E^φ is bootstrapped" if bootstrapped else f"'{jumps[0]}' jumps" if jumps else "there are none"
+            raise ValueError(f"estimator='{options.estimator}' {what}; here {why}: use estimator='end-points'")
 
     @torch.no_grad()
     def _warn_of_walls(self, x_1: State) -> None:
@@ -143,7 +138,7 @@ class EGM(Method):
                 real=o.real_loss, symbols=o.symbol_loss, clip=o.clip_estimate, sites=sites.get(name),
             )  # fmt: skip
             total = total + (o.lambda_disc if symbols else o.lambda_cont) * (weight * loss).mean()
-        shown = {"sampler_loss": total.detach(), "ess": got.ess.mean()}
+        shown = {"sampler_loss": total.detach()} | ({} if self._without_proposals else {"ess": got.ess.mean()})
         if self.energy_model is not None:
             matching = self.energy_model.loss(x_t, t, target, clip=self.options.clip_energy)
             shown["energy_loss"] = matching.detach()
@@ -210,8 +205,7 @@ class EGM(Method):
             for name in masked
         }
         tables, sites = {n: k.table for n, k in known.items()}, {n: k.sites for n, k in known.items()}
-        bootstrapped = self.options.energy_target == "bootstrap"
-        if len(masked) == len(self.processes) and bootstrapped:
+        if self._without_proposals:
             # A variable without masked sites says nothing (NaN); the others may.
             target = functools.reduce(lambda a, b: torch.where(a.isnan(), b, a), (k.energy for k in known.values()))
             if self.energy_model is not None and not self.energy_model.forward_looking:
@@ -267,6 +261,13 @@ class EGM(Method):
             return learned
         complete = {name: x_t[name].masked_fill(sites, 0) for name, sites in masked.items()}
         return torch.where(unfinished(self.path, x_t), learned, self.energy(complete) - self.path.log_prob(x_t, x_t, t))
+
+    @property
+    def _without_proposals(self) -> bool:
+        """Whether single sites give all predictions and Ê_t, so that there are no weights."""
+        o, masked = self.options, all(isinstance(part, Masked) for part in self.path.paths.values())
+        single = self.energy_model is not None and o.bootstrap == "single-site"
+        return single and masked and o.energy_target == "bootstrap"
 
     @property
     def averaging(self) -> bool:

@@ -24,7 +24,7 @@ from egm.report.markup import Html, element, joined
 Array = NDArray[np.float64]
 BINS = 40
 MOST_POINTS = 1000  # of a grid; real values seem to lie on finer ones
-ROUNDING = 1e-5  # of the range: values that are as close are one, summed in several orders
+ROUNDING = 2e-6  # of the largest value: those that are as close are one, summed in several orders
 SIZE = (3.6, 2.5)  # inches of a figure
 INK, MUTED, LINE, REFERENCE = "#010101", "#020202", "#030303", "#040404"
 SERIES = ("#050101", "#050202", "#050303", "#050404")
@@ -129,8 +129,8 @@ def _inline(svg: str, alt: str) -> Html:
 def bin_edges(values: Array, bins: int = BINS) -> Array:
     """About `bins` bins for values and their surroundings.
 
-    Values of a lattice lie on a grid: then each bin holds the same number of grid points, one if there are few, so that
-    no bin is tall for holding more of them.
+    Values of a lattice lie on a grid: then each bin but the last holds the same number of grid points, one if there are
+    few, so that no bin is tall for holding more of them.
     """
     low, high = float(values.min()), float(values.max())
     points = _grid_points(values)
@@ -145,15 +145,15 @@ def bin_edges(values: Array, bins: int = BINS) -> Array:
 
 def _grid_points(values: Array) -> int | None:
     """How many points the grid has on which the values lie, from the first to the last; None if they lie on none."""
-    span = float(np.ptp(values))
-    if span == 0:
+    distinct = np.unique(values)
+    rounding = ROUNDING * np.abs(distinct).max()
+    gaps = np.diff(distinct[np.diff(distinct, prepend=-np.inf) > rounding])
+    if len(gaps) == 0:
         return None
-    places = (np.unique(values) - values.min()) / span
-    places = places[np.diff(places, prepend=-1.0) > ROUNDING]
-    gaps = np.diff(places)
-    steps = round(1 / gaps[gaps < 1.5 * gaps.min()].mean())
-    off = np.abs(places * steps - np.round(places * steps)).max()
-    return steps + 1 if steps < MOST_POINTS and off < 0.05 else None
+    span = distinct[-1] - distinct[0]
+    steps = round(span / gaps[gaps < 1.5 * gaps.min()].mean())
+    off = distinct - distinct[0] - span / steps * np.round((distinct - distinct[0]) * steps / span)
+    return steps + 1 if steps < MOST_POINTS and np.abs(off).max() <= 4 * rounding else None
 
 
 def density(values: Array, edges: Array, weights: Array | None = None) -> Array:

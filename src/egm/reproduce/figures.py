@@ -1,6 +1,6 @@
 """Figures, drawn from `results/figures.json` and the records alone: `egm reproduce figures`; `CAPTIONS` says of what.
 
-A label has the same colour in all panels and figures.
+A label has the same colour wherever its draws are shown.
 
 Contours: p(v) = Σ_h exp(−E(v, h))/Z of GB-RBM, by summing its hidden states; a pair of coordinates of JointMoG is
 independent, p(x) = Π_i ½[N(x_i; −1, σ²) + N(x_i; 1, σ²)].
@@ -35,9 +35,9 @@ COLUMNS = 4
 SIZE = 3.0  # inches of a panel
 PALETTE, REFERENCE = "tab20", "reference"
 CAPTIONS = {
-    "energy": "Histograms of the energy of 2000 draws of one seed over those of reference draws; the last bins hold all"
-    " that lies outside.",
-    "magnetization": "The same of the magnetisation of lattices.",
+    "energy": "Histograms of the energy of up to 2000 draws of one seed over that of reference draws; the last bins"
+    " hold all that lies outside.",
+    "magnetization": "Histograms of the magnetisation of lattices, draws of one seed over reference draws.",
     "gbrbm": "The two visible units of GB-RBM, draws over contours of the exact marginal density.",
     "jointmog": "The first two coordinates of JointMoG, draws over contours of the exact marginal density.",
     "correlation": "G(r) of lattices, draws beside reference draws.",
@@ -121,7 +121,8 @@ def _legend(figure: Any) -> None:
     """One legend above all panels."""
     shown = {label: line for axis in figure.axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     labels = sorted(shown, key=lambda label: (label != REFERENCE, label))
-    figure.legend([shown[label] for label in labels], labels, loc="outside upper left", ncols=COLUMNS, fontsize=7)
+    columns = figure.axes[0].get_gridspec().ncols
+    figure.legend([shown[label] for label in labels], labels, loc="outside upper left", ncols=columns, fontsize=7)
 
 
 def _histograms(entries: Sequence[Entry], part: str) -> Any:
@@ -130,15 +131,14 @@ def _histograms(entries: Sequence[Entry], part: str) -> Any:
         return None
     figure, axes = _panels(list(targets))
     for (_, runs), axis in zip(targets.items(), axes, strict=False):
-        for i, entry in enumerate(runs):
-            shown = entry[part]
+        known = max(runs, key=lambda entry: entry["n"])[part]  # as many reference draws as draws
+        reference, edges = _density(known["reference"], np.array(known["edges"])), np.array(known["edges"])
+        axis.stairs(reference, edges, fill=True, color="0.85", label=REFERENCE)
+        for entry in runs:
+            shown, label = entry[part], _label(entry)
             edges = np.array(shown["edges"])
-            if i == 0:
-                axis.stairs(_density(shown["reference"], edges), edges, fill=True, color="0.85", label=REFERENCE)
-            label = _label(entry)
             axis.stairs(_density(shown["draws"], edges), edges, label=label, color=colours[label], linewidth=1)
-        highest = max(_density(entry[part]["reference"], np.array(entry[part]["edges"])).max() for entry in runs)
-        axis.set_ylim(0, 1.5 * highest)  # the last bins hold all that lies outside, and may be tall
+        axis.set_ylim(0, 1.5 * reference.max())  # the last bins hold all that lies outside, and may be tall
         axis.set_xlabel(part)
     _legend(figure)
     return figure
@@ -150,6 +150,7 @@ def _density(counts: Sequence[float], edges: Array) -> Array:
 
 def _projections(entries: Sequence[Entry], kind: type, density: Callable[[Any, Array, Array], Array]) -> Any:
     runs = [entry for entry in entries if "points" in entry and entry["target"].startswith(f"{kind.__name__}(")]
+    colours = _colours(entries)
     if not runs:
         return None
     figure, axes = _panels([_label(entry) for entry in runs])
@@ -160,7 +161,7 @@ def _projections(entries: Sequence[Entry], kind: type, density: Callable[[Any, A
         grid = np.linspace(-reach, reach, 120)
         values = density(target, *np.meshgrid(grid, grid))
         axis.contour(grid, grid, values, levels=values.max() * np.array([0.02, 0.1, 0.3, 0.7]), colors="0.6")
-        axis.scatter(*points.T, s=2, alpha=0.6, rasterized=True)
+        axis.scatter(*points.T, s=2, alpha=0.6, color=colours[_label(entry)], rasterized=True)
         axis.set_aspect("equal")
     return figure
 
