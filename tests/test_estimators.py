@@ -124,6 +124,12 @@ def test_centred_estimates_have_the_same_limit_and_less_variance_over_short_step
             assert ratio < 4 * (1 - float(plain.ess.mean())) < 1
 
 
+def test_where_weights_are_uneven_centring_costs_variance():
+    both = (repeat(ORACLES["gaussian-condot"], 1.0, 512, 400, centred=centred) for centred in (False, True))
+    plain, centred = (got.prediction["x"].var(0) for got, _ in both)
+    assert centred > 2 * plain
+
+
 def test_with_equal_weights_a_centred_estimate_is_exact():
     """Draws of the reference law itself: every proposal weighs the same, and nothing of their noise is left."""
     path = ProductPath(Space(x=Real(3)), {"x": CondOT(Real(3))})
@@ -450,3 +456,6 @@ def test_limits_are_named():
         estimate(lambda x, r: x["x"].sum(-1), path, processes, x_t, 0.5, count=64, memory=2_000_000, state_bytes=3000)
     with pytest.raises(ValueError, match="count must be at least 1, got 0"):
         estimate(lambda x, r: x["x"].sum(-1), path, processes, x_t, 0.5, count=0)
+    score = with_gradient(ORACLES["gaussian-condot"])
+    with pytest.raises(ValueError, match="only averages of end points can be centred"):
+        estimate(lambda x, r: x["x"].sum(-1), path, processes, x_t, 0.5, count=4, scores=score, centred=True)

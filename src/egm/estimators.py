@@ -99,7 +99,7 @@ def estimate(
         state_bytes: bytes that `energy` itself takes for each proposal of each state: a network's activations, symbols
             that are widened for a user's function (`wide_bytes`).
     """
-    _check(count, t, r, centred=centred and scores is not None)
+    _check(count, t, r, both=centred and scores is not None)
     batch = path.space.batch_shape(x_t, latent=True)
     x_t = path.space.narrowed(x_t)
     chunk = chunk_size(processes, x_t, count=count, memory=memory)
@@ -146,20 +146,24 @@ def estimate(
     means = {name: average / _over(divisor, average) for name, average in averages.items()}
     known = {name: denoised[name].path.proposal_law(x_t[name], t, r, law=proposal)[0] for name in sums}
     means |= {name: means[name] - plain / count + known[name] for name, plain in sums.items()}
-    prediction = {name: process.prediction(x_t[name], means[name], t, r) for name, process in processes.items()}
-    for name, process in denoised.items() if scores is not None else ():
-        prediction[name] = process.path.denoised_by_score(x_t[name], means[name], t, r)
+    scored = denoised if scores is not None else {}
+    prediction = {
+        name: scored[name].path.denoised_by_score(x_t[name], means[name], t, r)
+        if name in scored
+        else process.prediction(x_t[name], means[name], t, r)
+        for name, process in processes.items()
+    }
     ess = total.square() / (torch.where(empty, 1.0, square) * count)
     normaliser = path.log_normaliser(x_t, t, r) if proposal == "flat" else path.prior_log_prob(x_t, t)
     return Estimate(prediction, (-log_mean - normaliser).expand(batch), ess)
 
 
-def _check(count: int, t: Time, r: Time, *, centred: bool) -> None:
+def _check(count: int, t: Time, r: Time, *, both: bool) -> None:
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
     if isinstance(t, float) and isinstance(r, float) and not 0 <= t < r <= 1:
         raise ValueError(f"times must fulfil 0 <= t < r <= 1, got t={t} and r={r}")
-    if centred:
+    if both:
         raise ValueError("only averages of end points can be centred, not those of scores; leave out one of the two")
 
 

@@ -130,7 +130,8 @@ def test_single_site_energies_come_from_any_variable_that_has_masked_sites():
         options=EGMOptions(proposals=200, epsilon=0.3, bootstrap="single-site", energy_target="bootstrap"),
     )  # fmt: skip
     x_1 = {name: v.uniform((n,), generator=seeded()) for name, v in space.categorical.items()}
-    method.losses(x_1, first=False, generator=seeded())
+    shown = method.losses(x_1, first=False, generator=seeded())
+    assert set(shown) == {"loss", "sampler_loss", "energy_loss"}  # nothing is proposed, so there is no ESS
     assert model.target is not None
     (x_t, t, target), (_, far) = model.target, method.times(n, seeded())
     masked = (x_t["a"] == 2) | (x_t["b"] == 3).any(-1)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from egm.build import make_target
 from egm.files import replacing
+from egm.metrics.metrics import LABELS
 from egm.report.planes import log_marginal
 from egm.report.plotting import library, new_figure, plain_style
 from egm.reproduce import figure_data
@@ -117,6 +118,11 @@ def _by_target(entries: Sequence[Entry], part: str) -> dict[str, list[Entry]]:
     return dict(sorted(found.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
 
 
+def _largest(runs: Sequence[Entry]) -> Entry:
+    """The run with the most reference draws: there are as many as draws."""
+    return max(runs, key=lambda entry: entry["n"])
+
+
 def _legend(figure: Any) -> None:
     """One legend above all panels."""
     shown = {label: line for axis in figure.axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
@@ -131,8 +137,9 @@ def _histograms(entries: Sequence[Entry], part: str) -> Any:
         return None
     figure, axes = _panels(list(targets))
     for (_, runs), axis in zip(targets.items(), axes, strict=False):
-        known = max(runs, key=lambda entry: entry["n"])[part]  # as many reference draws as draws
-        reference, edges = _density(known["reference"], np.array(known["edges"])), np.array(known["edges"])
+        known = _largest(runs)[part]
+        edges = np.array(known["edges"])
+        reference = _density(known["reference"], edges)
         axis.stairs(reference, edges, fill=True, color="0.85", label=REFERENCE)
         for entry in runs:
             shown, label = entry[part], _label(entry)
@@ -188,7 +195,7 @@ def _correlations(entries: Sequence[Entry]) -> Any:
         return None
     figure, axes = _panels(list(targets))
     for (_, runs), axis in zip(targets.items(), axes, strict=False):
-        axis.plot(runs[0]["correlation"]["reference"], color="0.7", linewidth=4, label=REFERENCE)
+        axis.plot(_largest(runs)["correlation"]["reference"], color="0.7", linewidth=4, label=REFERENCE)
         for entry in runs:
             values, label = entry["correlation"]["draws"], _label(entry)
             axis.plot(values, marker=".", linewidth=1, label=label, color=colours[label])
@@ -227,7 +234,7 @@ def _ablation(results: Path, name: str, position: Callable[[str], float] | None)
     if not kinds:
         return None
     metrics = definition.metrics
-    figure, axes = _panels([f"{definition.targets[definition.rows[0].recipe]}: {m}" for m in metrics])
+    figure, axes = _panels([f"{definition.targets[definition.rows[0].recipe]}: {LABELS[m]}" for m in metrics])
     for metric, axis in zip(metrics, axes, strict=False):
         labels = [row.label for row in definition.rows]
         where = [position(label) for label in labels] if position else list(range(len(labels)))
