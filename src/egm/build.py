@@ -7,7 +7,7 @@ expressions (`egm.expressions`), options are numbers and words.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -204,8 +204,7 @@ def make_sampler(
             raise ValueError(f"the run has a network of its own ({config['network'][6:]}); pass it as network=")
         with _seeded(config["seed"]):
             body = make_body(space, outputs_of(kind, chosen), config["network"])
-            declared = config["target_symmetries"] if config["symmetries"] else ()
-            network = Preconditioned(symmetrise(body, declared), path)
+            network = Preconditioned(symmetrise(body, _built_in(config)), path)
             network = Scalar(network) if kind.network_is_energy else network
     if kind.network_is_energy:
         network = EnergyScore(EnergyModel(network, path, target), path, config["clip_estimate"])
@@ -255,9 +254,14 @@ def make_energy_model(config: Mapping[str, Any], sampler: Sampler, network: nn.M
             raise ValueError(f"the run has an energy network of its own ({text[6:]}); pass it as energy_network=")
         with _seeded(config["seed"] + 1):
             body = make_body(sampler.space, {"energy": ()}, config["energy_network"])
-            network = Scalar(Preconditioned(body, sampler.path))
+            network = Scalar(Preconditioned(symmetrise(body, _built_in(config)), sampler.path))
     model = EnergyModel(network, sampler.path, sampler.target, forward_looking=config["forward_looking"])
     return model.to(device=sampler.device, dtype=sampler.dtype)
+
+
+def _built_in(config: Mapping[str, Any]) -> Sequence[str]:
+    """Symmetries of the target that networks are to have."""
+    return config["target_symmetries"] if config["symmetries"] else ()
 
 
 class _seeded:

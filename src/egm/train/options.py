@@ -32,7 +32,7 @@ class TrainingOptions:
         evaluate_every: gradient steps between evaluations against the target's reference, 0 for none (on the command
             line 1000 where the reference is exact).
         evaluation_size: draws of one evaluation.
-        symmetries: build the relabellings of symbols that the target declares into the network; results record them.
+        symmetries: build the relabellings of symbols that the target declares into the networks; results record them.
     """
 
     batch_size: int = 256
