@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+import egm
+
 from egm.mcmc import HMC, make_reference, run
 from egm.targets.base import Target
 from egm.targets.particles import DW4, LJ13, LJ55, JointDW4, pair_distances
@@ -192,6 +194,16 @@ def test_reference_has_the_exact_energy_moments(make, mean, sd):
     assert found["energy"]["sd"] == pytest.approx(sd, abs=0.03)
     assert found["energy"]["stderr"] < 0.007
     assert max(observable["r_hat"] for observable in found.values()) < 1.01
+
+
+def test_lj13_chains_start_where_they_can_move():
+    target = LJ13()
+    chains = egm.fit(target, "tempering", steps=30, warmup=60, chains=4, replicas=4, seed=0, progress=False)
+    assert float(target.energy(**chains.sample(100, seed=1).state).max()) < 0
+    reference = target.space.reference_sample(100, generator=torch.Generator().manual_seed(0))
+    assert float(target.energy(**reference).median()) > 1e4  # where others start
+    another = egm.fit(target, "tempering", steps=30, warmup=60, chains=4, replicas=4, seed=1, progress=False)
+    assert not torch.equal(another.sample(5, seed=1)["x"], chains.sample(5, seed=1)["x"])
 
 
 @pytest.mark.slow

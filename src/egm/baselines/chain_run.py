@@ -56,7 +56,7 @@ class ChainRun:
         self._began = time.monotonic()
         target.check(device, seed=seed, dtype=dtype)
         self._generator = torch.Generator(device).manual_seed(seed)
-        start = target.space.reference_sample(options.chains, generator=self._generator, device=device, dtype=dtype)
+        start = target.chain_start(options.chains, generator=self._generator, device=device, dtype=dtype)
         kernel.reset()
         self._latent = kernel.expand(target.space.to_latent(start))
 

@@ -8,9 +8,10 @@ Each is a kernel of `egm.mcmc` that leaves p(x) ∝ exp(−E(x)) invariant; one 
     tempering       the step of `gibbs` (or `mala` where there are no symbols) at each inverse temperature
                     b_r = hottest^(r/(R−1)), r = 0 … R−1, then exchanges between neighbours; replica 0 counts
 
-Chains start from the reference law. Draws are n of the states that they have visited, without replacement. A system of
-d degrees of freedom has energies around d/(2b) ± √(d/2)/b: how often neighbours exchange depends on √d·log(b_r/b_{r+1})
-alone, hence equal ratios, and a number R of temperatures that grows like √d.
+Chains start from the reference law, or where a target says (`Target.chain_start`). Draws are n of the states that they
+have visited, without replacement. A system of d degrees of freedom has energies around d/(2b) ± √(d/2)/b: how often
+neighbours exchange depends on √d·log(b_r/b_{r+1}) alone, hence equal ratios, and a number R of temperatures that grows
+like √d.
 
 The paper runs Gibbs as 4 chains of 6000 steps without burn-in, and judges 2000 of the 24 000 states, picked uniformly;
 these are the defaults. It says neither what a step is nor how reals move. A scan is the usual meaning of the first (the

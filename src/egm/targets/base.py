@@ -206,6 +206,12 @@ class Target:
         record = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
         return record if record and record["target"] == repr(self) else None  # slugs drop minus signs
 
+    def chain_start(
+        self, chains: int, *, generator: torch.Generator, device: torch.device | str, dtype: torch.dtype
+    ) -> State:
+        """States that Markov chains start from: draws of the reference law, unless a target knows better."""
+        return self.space.reference_sample(chains, generator=generator, device=device, dtype=dtype)
+
     def observables(self, **state: Tensor) -> dict[str, Tensor]:
         """Named summaries of a state, each [...] or [..., k]; by default the variables themselves, flattened."""
         batch = self.space.batch_shape(state)

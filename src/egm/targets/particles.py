@@ -142,6 +142,13 @@ class _LennardJones(Target):
         x = nearest + 0.05 * torch.randn(chains, n, dim, generator=torch.Generator().manual_seed(seed))
         return {"x": x - x.mean(-2, keepdim=True)}
 
+    def chain_start(
+        self, chains: int, *, generator: torch.Generator, device: torch.device | str, dtype: torch.dtype
+    ) -> State:
+        """See `lattice_start`."""
+        seed = int(torch.randint(2**31, (), generator=generator, device=device))
+        return {name: x.to(device, dtype) for name, x in self.lattice_start(chains, seed=seed).items()}
+
     def observables(self, **state: Tensor) -> dict[str, Tensor]:
         """Ascending pair `distances` [..., n(n−1)/2] and `radius` of gyration [...]."""
         return _shape_observables(state["x"])
