@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import egm
-
 from egm.mcmc import HMC, make_reference, run
 from egm.targets.base import Target
 from egm.targets.particles import DW4, LJ13, LJ55, JointDW4, pair_distances
