@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -69,15 +70,18 @@ def test_the_environment_of_each_start(finished, tmp_path):
     assert RunDirectory(tmp_path / "nowhere").last_start() == {}
 
 
-def test_the_commit_is_stated_or_asked_of_git(monkeypatch, tmp_path):
-    monkeypatch.setenv("EGM_COMMIT", "0123abc")
-    assert commit() == environment()["commit"] == "0123abc"
-    monkeypatch.delenv("EGM_COMMIT")
+def test_the_commit_is_asked_of_git_or_stated(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "__file__", str(tmp_path / "run_directory.py"))  # no checkout there
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert commit() is None
+    monkeypatch.setenv("EGM_COMMIT", "0123abc")
+    assert commit() == environment()["commit"] == "0123abc"
+    author = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org"]
+    for words in (["init", "--quiet"], [*author, "commit", "--quiet", "--allow-empty", "--message", "one"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    assert re.fullmatch("[0-9a-f]{40}", commit() or "")  # what is checked out counts, not what somebody says
     monkeypatch.setenv("PATH", "")  # no git at all
-    assert commit() is None
+    assert commit() == "0123abc"
 
 
 def test_hardware_names_the_device():

@@ -19,7 +19,7 @@ LOG_EVERY = 100  # steps
 
 
 class ChainRun:
-    """Chains of a kernel from the reference law, warm-up first.
+    """Chains of a kernel, warm-up first.
 
     Args:
         target: the distribution.

@@ -14,9 +14,9 @@ neighbours exchange depends on √d·log(b_r/b_{r+1}) alone, hence equal ratios,
 like √d.
 
 The paper runs Gibbs as 4 chains of 6000 steps without burn-in, and judges 2000 of the 24 000 states, picked uniformly;
-these are the defaults. It says neither what a step is nor how reals move. A scan is the usual meaning of the first (the
-published code moves one site at a time). For the second we take MALA and let its step size adapt to an acceptance of
-.574 in a warm-up of 500 steps, whose states do not count and whose calls do: an untuned step would make a straw man.
+these are the defaults. It says neither what a step is nor how reals move. A scan is the usual meaning of the first. For
+the second we take MALA and let its step size adapt to an acceptance of .574 in a warm-up of 500 steps, whose states do
+not count and whose calls do: an untuned step would make a straw man.
 """
 
 from __future__ import annotations

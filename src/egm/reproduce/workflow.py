@@ -91,10 +91,12 @@ def say(text: str) -> None:
 
 def describe(plan: Plan) -> None:
     """Print what would be run, and what cannot be."""
+    width = max((len(run.name) for run in plan.runs), default=0)
     for run in plan.runs:
         state = "finished" if run.finished else "to be continued" if run.begun else "to be run"
-        limit = "the recipe's steps" if run.cell.time_limit is None else f"{run.cell.time_limit:g} s"
-        print(f"{run.name:<60}{state:<17}{limit}")
+        steps = f"the energy calls of {', '.join(run.waits_for())}" if run.waits_for() else "the recipe's steps"
+        limit = steps if run.cell.time_limit is None else f"{run.cell.time_limit:g} s"
+        print(f"{run.name:<{width}}  {state:<15}  {limit}")
     left = sum(run.cell.time_limit or 0.0 for run in plan.runs if not run.finished)
     unlimited = sum(run.cell.time_limit is None for run in plan.runs if not run.finished)
     more = f", and {unlimited} runs of as many steps as their recipes say" if unlimited else ""

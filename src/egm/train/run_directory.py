@@ -211,17 +211,15 @@ def hardware(device: torch.device | str) -> str:
 
 def commit() -> str | None:
     """The commit of the source tree, with "+" if it was changed; from $EGM_COMMIT where there is no git checkout."""
-    if stated := os.environ.get("EGM_COMMIT"):
-        return stated
-    here = Path(__file__).parent
+    here, stated = Path(__file__).parent, os.environ.get("EGM_COMMIT")
     try:
         said = subprocess.run(
             ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"],
             cwd=here, capture_output=True, text=True, check=True, timeout=10,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
-        return None
-    return said.stdout.strip() or None
+        return stated
+    return said.stdout.strip() or stated
 
 
 def _number(text: str | float | None) -> float | int | None:
