@@ -91,6 +91,7 @@ def test_more_is_better_for_some():
         return [line.marks for line in compare(table, {"x": [(c, [record(modes=n)]) for c, n in pairs]})]
 
     assert modes(1, 4) == [(), ("best",)]
+    assert modes(4, 4) == [(), ()]  # nobody is better than the other
     stated = Table(
         "t", "T", ("ess",), {}, (Row("x", "pis", fast=1, published={"ess": (0.9, None)}),), source="published"
     )
@@ -101,13 +102,15 @@ def test_more_is_better_for_some():
 
 
 def test_lines_with_fewer_draws_are_compared_with_no_other():
-    def marks(n):
-        runs = {"gibbs": [record(0, 0.3, n=n)], "egm": [record(0, 0.4)], "egm-bs": [record(0, 0.5)]}
+    def marks(n, gibbs=0.3):
+        runs = {"gibbs": [record(0, gibbs, n=n)], "egm": [record(0, 0.4)], "egm-bs": [record(0, 0.5)]}
         found = [(cell, runs.get(cell.method, [])) for cell in TABLE.cells("fast")]
         return {line.cell.method: line.marks for line in compare(TABLE, {"ising5-b04": found}) if line.value}
 
     assert marks(2000) == {"gibbs": ("best",), "egm": ("worse than gibbs",), "egm-bs": ("worse than gibbs",)}
     assert marks(790) == {"gibbs": ("n = 790",), "egm": ("best",), "egm-bs": ()}
+    assert marks(2000, gibbs=0.17)["gibbs"] == ("best", "at the floor")
+    assert marks(790, gibbs=0.17)["gibbs"] == ("n = 790",)  # their floor is a wider one
 
 
 @pytest.mark.parametrize(("calls", "marked"), [(1_800_000, False), (1_750_000, False), (1_500_000, True)])

@@ -209,9 +209,9 @@ def _marks(line: Line, group: Sequence[Line], whose: str) -> tuple[str, ...]:
     marks = [f"n = {line.n}"] if line.n < most else []
     if line.unequal:
         marks.append("not at equal calls: run it again")
-    if len(peers) > 1 and line.mean == min(other.mean for other in peers):
+    if len(peers) > 1 and all(line.mean < other.mean for other in peers if other is not line):
         marks.append("best")
-    if line.at_floor:
+    if line.at_floor and line.n == most:  # that of fewer draws is a wider one
         marks.append("at the floor" if line.all_at_floor else f"{line.at_floor} of {len(line.seeds)} at the floor")
     if not line.all_at_floor and line.resampled_at_floor == len(line.seeds):
         marks.append("resampled at the floor")
