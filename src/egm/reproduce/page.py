@@ -28,13 +28,20 @@ INTRODUCTION = """\
 Written by `egm reproduce page` from the files of `results/`; nothing here is typed by hand, and a test compares.
 [reproducing.md](reproducing.md) says how to make these runs.
 
+- E-W1 and E-W2 are Wasserstein distances (of order 1 and 2) between the energies of draws and of reference draws, M-W1
+  that of their magnetisations, x-W2 that of the states themselves; ESS is the effective share of weighted draws.
+- Recipes: `paper` are the paper's settings, `fast` are our own for minutes of a GPU.
 - A value is the mean ± standard deviation over seeds, each seed the mean of its evaluations with fresh draws and fresh
-  reference draws, n on either side. Without ± there is one seed.
+  reference draws, n on either side. Without ± there is one seed. Chains are run once: their draws are n of the states
+  that they visited.
 - The *floor* is the value that exact draws have. *At the floor* means at most 1.25 times that, on average over at least
-  20 evaluations, for every seed. *Resampled* draws are n out of five times as many, by their weights.
+  20 evaluations, for every seed; runs with fewer evaluations have no such verdict. *Resampled* draws are n out of five
+  times as many, by their weights.
 - *Worse than the paper*: by more than two of its standard deviations, or at all where it has none. EGM-SP is not the
   paper's and stands beside EGM-BS. *Best* and *worse than a baseline* compare runs of the same role on the same target.
-- *n = 790*: chains that visited fewer states than the n of other lines, and are compared with none of them.
+- *n = 172*: chains that visited fewer states than the n of other lines, and are compared with none of them.
+- *At equal calls*: chains that made as many energy calls as EGM-SP did with the same seed. Gradients, which tempering
+  of reals asks for and EGM-SP does not, come on top.
 - Only runs of the role "main" are in the main rows; ablations and runs about cost are in tables of their own, and smoke
   runs in none.
 - Seconds are of training. "At a time" says how many runs shared the device: then seconds buy fewer steps.
@@ -147,7 +154,7 @@ def page(results: Path, docs: Path) -> str:
 def _table(name: str, results: Path) -> list[str]:
     definition = table(name)
     shown = Shown(definition, KINDS, results)
-    parts = [f"## {definition.title}", f"`egm reproduce {name}`"]
+    parts = [f"## {definition.title}", _commands(name, shown)]
     if shown.lines:
         parts.append(markdown(shown.comparison()))
     if definition.note:
@@ -158,6 +165,13 @@ def _table(name: str, results: Path) -> list[str]:
     if shown.provenance()[1]:
         parts += ["<details><summary>How the runs were made</summary>", markdown(shown.provenance()), "</details>"]
     return parts
+
+
+def _commands(name: str, shown: Shown) -> str:
+    """What makes a table: the plain command, and that for the paper's recipes where it has cells of them alone."""
+    plain = {cell.name for cell in shown.table.cells("fast")}
+    more = any(cell.name not in plain for cell in shown.table.cells("paper"))
+    return f"`egm reproduce {name}`" + (f", `egm reproduce {name} --recipe paper`" if more else "")
 
 
 def _names(cells: Sequence[Cell]) -> str:
