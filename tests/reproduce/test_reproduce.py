@@ -134,7 +134,7 @@ def test_what_would_be_run(folder, capsys):
     said = capsys.readouterr().out
     assert said.count("to be run") == 4
     assert "150 s" in said
-    assert "about 2 min of training, 2 at a time, and 2 runs of as many steps as their recipes say" in said
+    assert "about 2 min of training, 2 at a time, and 2 runs without a time limit" in said
     assert not Path("runs").exists()
 
 

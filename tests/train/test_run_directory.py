@@ -71,6 +71,7 @@ def test_the_environment_of_each_start(finished, tmp_path):
 
 
 def test_the_commit_is_asked_of_git_or_stated(monkeypatch, tmp_path):
+    monkeypatch.delenv("EGM_COMMIT", raising=False)
     monkeypatch.setattr(module, "__file__", str(tmp_path / "run_directory.py"))  # no checkout there
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert commit() is None

@@ -14,7 +14,7 @@ from typing import Any
 
 from egm.files import replacing
 from egm.report.markup import Grid
-from egm.reproduce.definitions import TABLES, Cell, Kind, table
+from egm.reproduce.definitions import TABLES, Cell, Kind, Table, table
 from egm.reproduce.figures import CAPTIONS
 from egm.reproduce.rendering import Shown, markdown
 
@@ -39,7 +39,7 @@ Written by `egm reproduce page` from the files of `results/`; nothing here is ty
   times as many, by their weights.
 - *Worse than the paper*: by more than two of its standard deviations, or at all where it has none. EGM-SP is not the
   paper's and stands beside EGM-BS. *Best* and *worse than a baseline* compare runs of the same role on the same target.
-- *n = 172*: chains that visited fewer states than the n of other lines, and are compared with none of them.
+- *n = …*: chains that visited fewer states than the n of other lines, and are compared with none of them.
 - *At equal calls*: chains that made as many energy calls as EGM-SP did with the same seed. Gradients, which tempering
   of reals asks for and EGM-SP does not, come on top.
 - Only runs of the role "main" are in the main rows; ablations and runs about cost are in tables of their own, and smoke
@@ -154,7 +154,7 @@ def page(results: Path, docs: Path) -> str:
 def _table(name: str, results: Path) -> list[str]:
     definition = table(name)
     shown = Shown(definition, KINDS, results)
-    parts = [f"## {definition.title}", _commands(name, shown)]
+    parts = [f"## {definition.title}", _commands(definition)]
     if shown.lines:
         parts.append(markdown(shown.comparison()))
     if definition.note:
@@ -167,11 +167,12 @@ def _table(name: str, results: Path) -> list[str]:
     return parts
 
 
-def _commands(name: str, shown: Shown) -> str:
+def _commands(definition: Table) -> str:
     """What makes a table: the plain command, and that for the paper's recipes where it has cells of them alone."""
-    plain = {cell.name for cell in shown.table.cells("fast")}
-    more = any(cell.name not in plain for cell in shown.table.cells("paper"))
-    return f"`egm reproduce {name}`" + (f", `egm reproduce {name} --recipe paper`" if more else "")
+    plain = {cell.name for cell in definition.cells("fast")}
+    more = any(cell.name not in plain for cell in definition.cells("paper"))
+    command = f"egm reproduce {definition.name}"
+    return f"`{command}`" + (f", `{command} --recipe paper`" if more else "")
 
 
 def _names(cells: Sequence[Cell]) -> str:

@@ -99,7 +99,7 @@ def describe(plan: Plan) -> None:
         print(f"{run.name:<{width}}  {state:<15}  {limit}")
     left = sum(run.cell.time_limit or 0.0 for run in plan.runs if not run.finished)
     unlimited = sum(run.cell.time_limit is None for run in plan.runs if not run.finished)
-    more = f", and {unlimited} runs of as many steps as their recipes say" if unlimited else ""
+    more = f", and {unlimited} runs without a time limit" if unlimited else ""
     print(f"about {left / 60 / plan.jobs:.0f} min of training, {plan.jobs} at a time{more}; then evaluation")
     for table in plan.tables:
         for cell in plan.cells(table):
