@@ -24,7 +24,7 @@ RECORD = {
     *("target", "method", "role", "overrides", "recipe", "seed", "n", "repeats", "metrics", "resampled", "ess"),
     *("log_z", "log_z_stderr", "log_z_exact", "elbo", "eubo", "observables", "modes", "train_seconds", "concurrent"),
     *("steps", "energy_calls", "score_calls", "eval_energy_calls", "peak_memory_gib", "symmetries", "dtype"),
-    *("hardware", "torch", "commit", "command"),
+    *("hardware", "torch", "commit", "command", "stated"),
 }
 
 

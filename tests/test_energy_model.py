@@ -87,6 +87,24 @@ def test_known_terms_of_a_masked_path_by_hand(schedule):
     torch.testing.assert_close(model.known(x_t, times), each)
 
 
+def test_terms_of_the_target_are_not_rounded_with_the_network():
+    class Products(Target):
+        """Terms by a matrix product, which autocast would round."""
+
+        def _partial_energy(self, **state):
+            spins = torch.where(state["s"] == 2, 0.0, 1.0 - 2.0 * state["s"])
+            return (spins @ torch.full((9, 1), 1.2345)).squeeze(-1)
+
+    space = Space(s=Categorical(2, shape=9))
+    target = Products(space, lambda s: torch.zeros(s.shape[:-1]))
+    model = EnergyModel(Given(lambda x, t: 0.0), ProductPath(space), target)
+    assert model.forward_looking
+    state, t = {"s": torch.zeros(4, 9, dtype=torch.int64)}, torch.tensor(0.5)
+    expected = model.known(state, t)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(model.known(state, t), expected)
+
+
 def test_a_uniform_path_has_no_known_terms():
     oracle = TinyIsing(Uniform)
     s = oracle.states

@@ -63,7 +63,8 @@ class EnergyModel(nn.Module):
         energy = -self._path.prior_log_prob(x_t, t) - symbols
         if self._target is None or not self.forward_looking:
             return energy
-        return energy + self._target.partial_energy(**x_t)
+        with torch.autocast(t.device.type, enabled=False):  # where the network is rounded, the target's terms are not
+            return energy + self._target.partial_energy(**x_t)
 
     def forward(self, x_t: State, t: Tensor, *, network: nn.Module | None = None) -> Tensor:
         """E^φ_t(x_t), [...]; `network` takes the place of the one that is trained (its running average)."""

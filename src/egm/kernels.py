@@ -1,7 +1,8 @@
 """Triton kernels where they work, plain torch where they do not.
 
 Whatever a kernel computes, torch can compute as well. Where there is no Triton it does, and nothing is said; where
-Triton has no C compiler to call or does not know the GPU, the first failure is reported in one warning.
+Triton has no C compiler to call or does not know the GPU, the first failure is reported in one warning (those of
+lattices in one for each shape and dtype that is tried out).
 """
 
 from __future__ import annotations
@@ -50,9 +51,14 @@ def attempt(module: str, x: Tensor, run: Callable[[Any], T]) -> T | None:
 def give_up(module: str, error: Exception) -> None:
     """From now on there are no such kernels."""
     _MISSING.add(module)
+    report(module, error, depth=4)
+
+
+def report(module: str, error: Exception, *, depth: int = 3) -> None:
+    """Warn, `depth` calls above, that kernels failed."""
     reason = str(error).strip().partition("\n")[0] or type(error).__name__
     warnings.warn(
         f"the kernels of {module} do not work here, plain torch takes their place and is slower ({reason})",
         RuntimeWarning,
-        stacklevel=3,
+        stacklevel=depth,
     )

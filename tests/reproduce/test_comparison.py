@@ -4,10 +4,11 @@ import math
 
 import pytest
 
+from egm import recipes
 from egm.report import markup
 from egm.reproduce.comparison import QUANTITIES, Spread, compare
 from egm.reproduce.definitions import Published, Row, Table
-from egm.reproduce.rendering import Shown, html_table, markdown
+from egm.reproduce.rendering import Shown, commit_text, html_table, markdown
 from reproduce_cases import record, write_records
 
 TABLE = Table(
@@ -78,6 +79,26 @@ def test_worse_than_the_papers_mean_and_two_deviations(value, worse):
     assert ("worse than the paper" in lines_of({"egm": [value]})["egm"].marks) is worse  # 3.73 ± 0.39
 
 
+@pytest.mark.parametrize(("value", "worse"), [(0.654, False), (0.656, True)])
+def test_without_a_deviation_only_rounding_is_granted(value, worse):
+    rows = (Row("x", "pis", fast=1, published={"e_w1": [0.65, None]}),)
+    table = Table("t", "T", ("e_w1",), {}, rows)
+    (line,) = compare(table, {"x": [(cell, [record(e_w1=value)]) for cell in table.cells("fast")]})
+    assert ("worse than the paper" in line.marks) is worse
+
+
+def test_runs_by_an_earlier_recipe_say_so(tmp_path):
+    def shown(**stated):
+        run = record(0, 0.5, stated={**recipes.load("fast/ising5-b04", "egm"), **stated})
+        table = Shown(TABLE, ["fast"], write_records(tmp_path, "t", [run]))
+        columns, rows = table.provenance()
+        (marks,) = [line.marks for line in table.lines if line.cell.method == "egm"]
+        return marks, rows[0][columns.index("recipe")]
+
+    assert shown() == ((), "fast")
+    assert shown(batch_size=7) == (("by an earlier recipe",), "fast, earlier: batch_size 7")
+
+
 def test_our_own_method_is_compared_with_the_papers_best():
     assert "worse than the paper's egm-bs" in lines_of({"egm-sp": [0.85]})["egm-sp"].marks  # 0.60 ± 0.12
     assert "worse than the paper's egm-bs" not in lines_of({"egm-sp": [0.83]})["egm-sp"].marks
@@ -113,12 +134,17 @@ def test_lines_with_fewer_draws_are_compared_with_no_other():
     assert marks(790, gibbs=0.17)["gibbs"] == ("n = 790",)  # their floor is a wider one
 
 
-@pytest.mark.parametrize(("calls", "marked"), [(1_800_000, False), (1_750_000, False), (1_500_000, True)])
+@pytest.mark.parametrize(("calls", "marked"), [(1_800_000, False), (1_799_999, True)])
 def test_equal_calls_are_those_of_the_run_that_is_shown(calls, marked):
     equal = {"energy_calls": "calls of egm-sp"}
     table = Table("t", "T", ("e_w1",), {}, (Row("x", "gibbs", fast=1, overrides=equal), Row("x", "egm-sp", fast=1)))
     gibbs, ours = table.cells("fast")
-    found = {"x": [(gibbs, [record(energy_calls=calls)]), (ours, [record(), record(1, energy_calls=7)])]}
+    found = {
+        "x": [
+            (gibbs, [record(energy_calls=3, overrides={"energy_calls": calls})]),
+            (ours, [record(), record(1, energy_calls=7)]),
+        ]
+    }
     marks = {line.cell.method: line.marks for line in compare(table, found)}
     assert ("not at equal calls: run it again" in marks["gibbs"]) is marked
     assert "not at equal calls: run it again" not in marks["egm-sp"]
@@ -175,6 +201,11 @@ def test_in_print(tmp_path):
         *("1.8 M", "0", "90", "0123456"),
     )
     assert made["command"] == "`egm train --recipe fast/ising5-b04`"
+
+
+@pytest.mark.parametrize(("commit", "text"), [("0123456789", "0123456"), ("0123456789+", "0123456+"), (None, "")])
+def test_a_commit_with_changes_shows_them(commit, text):
+    assert commit_text(commit) == text
 
 
 def test_a_shortened_recipe_of_the_paper_says_what_all_of_it_would_take(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from egm.reproduce import records
 from egm.reproduce.definitions import Row, table
-from egm.reproduce.records import belongs, merge, records_of
+from egm.reproduce.records import belongs, changed_since, merge, records_of
 from egm.reproduce.rendering import Shown
 from reproduce_cases import record, write_records
 
@@ -71,6 +71,17 @@ def test_files_are_merged_run_by_run(tmp_path):
     assert [entry.name for entry in file.parent.iterdir()] == ["a.json"]
 
 
+def test_a_run_at_other_equal_calls_takes_the_place_of_the_first(tmp_path):
+    equal = cell(overrides={"batch_size": "calls of egm-sp"})
+    old = [record(seed, overrides={"batch_size": 100}) for seed in (0, 1)]
+    other = record(0, overrides={"proposals": 3})
+    merge(tmp_path / "t.json", [*old, other])
+    new = record(0, overrides={"batch_size": 200})
+    merge(tmp_path / "t.json", [new], cell=equal)
+    found = records.read(tmp_path / "t.json")
+    assert sorted(found, key=str) == sorted([old[1], other, new], key=str)
+
+
 def test_a_file_of_something_else_is_not_overwritten(tmp_path):
     file = tmp_path / "speed.json"
     file.write_text('[{"ms": 3}]', encoding="utf-8")
@@ -89,3 +100,18 @@ def test_a_tables_own_file_goes_before_others(tmp_path):
     write_records(tmp_path, "self_proposal_cpu", [record(3, 7.0)])  # not one of this table's files
     assert len(records_of(definition, chosen, tmp_path)) == 3
     assert records.read(tmp_path / "nothing.json") == []
+
+
+def test_a_recipe_that_changed_is_noticed():
+    row = cell(method="egm-bs", overrides={"epsilon": 0.2}, fast=60)
+    now = {key: value for key, value in row.stated.items() if key != "method"}
+    assert changed_since(record(stated=None), row) == {}
+    assert changed_since(record(stated=now), row) == {}
+    before = {**now, "batch_size": 7, "steps": 3, "epsilon": 0.9, "evaluate_every": 1, "ema": 0.5}
+    del before["proposals"]
+    assert changed_since(record(stated=before), row) == {"batch_size": 7, "ema": 0.5, "proposals": None}
+    whole = cell(method="egm-bs")  # without seconds, steps are what was run
+    assert changed_since(record(stated={**now, "steps": 3, "target": "Other()"}), whole) == {
+        "steps": 3,
+        "target": "Other()",
+    }

@@ -127,6 +127,20 @@ def test_another_run_in_the_folder_is_not_continued(folder, capsys):
     assert "take the place of those of the tables in results/; give a folder of their own" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_changed_rows_state_their_recipe_and_are_in_no_figure(folder):
+    table = TABLE.replace("method: egm, fast: full", "method: egm, fast: full, overrides: {refresh: 9}")
+    assert table != TABLE
+    file = str(write_table(folder, table))
+    assert main(["reproduce", file, *CHEAP, "--only", "egm", "--seeds", "0", "--out", "runs"]) == 0
+    (run,) = records_in("results/small.json")
+    assert run["overrides"]["refresh"] == 9
+    assert run["stated"]["steps"] == 8
+    assert run["stated"]["target"] == "Ising(size=3, beta=0.3)"
+    assert "method" not in run["stated"]
+    assert not Path("results/figures.json").exists()
+
+
 def test_what_would_be_run(folder, capsys):
     table = TABLE.replace("method: egm-sp, fast: full", "method: egm-sp, fast: 100, overrides: {buffer: calls of egm}")
     options = ["--dry_run", "--seeds", "0", "1", "--device", "cpu", "--jobs", "2"]

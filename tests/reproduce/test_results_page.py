@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from egm.reproduce.definitions import TABLES, table
 from egm.reproduce.page import EXTRAS, page, write_page
 from egm.reproduce.records import belongs, read, records_of
@@ -51,7 +53,7 @@ def test_a_page_of_other_records(tmp_path):
     assert "60.0" not in text
     assert "![energy](figures/energy.svg)" in text
     assert "## Speed" not in text
-    assert "fast/ising5-b04 (egm-bs, egm-sp)" in text  # not run yet
+    assert "fast/ising5-b04 (tempering at equal calls, swendsen-wang, egm-bs, egm-sp)" in text  # not run yet
     write_records(tmp_path / "results", "table1", [*runs[:1], record(1, 2.5)])
     assert page(results, tmp_path / "docs") != text
 
@@ -81,3 +83,13 @@ def test_results_of_a_readme(tmp_path):
     assert rows[2] == f"| {' | '.join(expected)} |"
     write_records(tmp_path / "results", "table1", [record(0, 7.0)])
     assert "No run" in summary(results)
+
+
+@pytest.mark.parametrize(("name", "minutes"), [("egm-10", "1.2"), ("draws-10", "")])
+def test_what_all_steps_of_a_recipe_take(tmp_path, name, minutes):
+    run = {"name": name, "recipe": "paper/ising10-b04", "method": "egm", "ms": 7.2}  # 10 000 steps
+    (tmp_path / "speed.json").write_text(json.dumps([run]), encoding="utf-8")
+    lines = [
+        line.split(" | ") for line in page(tmp_path, tmp_path).splitlines() if line.startswith(("| case", f"| {name}"))
+    ]
+    assert lines[1][lines[0].index("all steps, min")] == minutes

@@ -215,3 +215,21 @@ def test_lj13_chains_reach_equilibrium_from_the_lattice():
     assert float(chains.energy.mean()) == pytest.approx(-43.1, abs=1.0)
     # The lattice itself is far from equilibrium.
     assert float(target.energy(**start).mean()) > -35
+
+
+@pytest.mark.parametrize(("target", "bound"), [(DW4(), 10.0), (LJ13(), 0.0)])
+def test_chains_start_where_forces_are_not_steep(target, bound):
+    def start(seed):
+        generator = torch.Generator().manual_seed(seed)
+        return target.chain_start(64, generator=generator, device="cpu", dtype=torch.float64)
+
+    x = start(0)["x"]
+    assert x.shape == (64, *target.space["x"].shape)
+    assert x.dtype == torch.float64
+    assert float(x.mean(-2).abs().max()) < 1e-5
+    assert float(target.energy(x=x).max()) < bound
+    law = target.space.reference_sample(64, generator=torch.Generator().manual_seed(0))
+    assert float(target.energy(**law).max()) > 100 + bound
+    assert torch.equal(start(0)["x"], x)
+    assert not torch.equal(start(1)["x"], x)
+    assert not torch.equal(x[0], x[1])

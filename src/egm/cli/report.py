@@ -63,6 +63,7 @@ def write_results(folder: Path, sampler: Sampler | ChainSampler, comparison: dic
         "role": notes.get("role", "main"),
         "overrides": notes.get("overrides", {}),
         "recipe": notes.get("recipe"),
+        "stated": notes.get("stated"),
         "seed": comparison["seed"],
         "n": comparison["n"],
         "repeats": comparison["repeats"],

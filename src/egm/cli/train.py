@@ -70,6 +70,7 @@ def _start(argv: list[str]) -> int:
     same_target = not any(key.startswith("target") for key in overrides)
     notes = {
         "recipe": name,
+        "stated": {key: value for key, value in recipe.items() if key != "method"},
         "paper": _published(name, method) if name is not None and same_target else {},
         "overrides": overrides,
         "start": values.start,

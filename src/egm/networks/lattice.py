@@ -8,10 +8,11 @@ every site in one block, as long-range order needs. Outputs of a variable are re
 commutes with translations; a scalar is the plain sum over sites of one number a site (not divided by their number:
 energies are extensive), so it is invariant.
 
-On a GPU these blocks wait for memory, so float32 networks keep h in bfloat16 there (`egm.networks.lattice_kernels`) if
-all outputs are logits. Its rounding (2⁻⁹) changes the sampler a little and its weights not at all: they are those of
-the logits that were drawn from. Scalars, whose rounding would grow with the lattice, and means, which a flow
-differentiates, are made in float32.
+On a GPU these blocks wait for memory, so the blocks of symbols are kernels of their own there
+(`egm.networks.lattice_kernels`), and float32 networks keep h in bfloat16 if all outputs are logits. Its rounding (2⁻⁹)
+changes the sampler a little and its weights not at all: they are those of the logits that were drawn from. Scalars,
+whose rounding would grow with the lattice, are made in float32, and so are networks of reals, which a flow
+differentiates: these know no kernels.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, layer_norm, linear, silu
 
-from egm.kernels import find_kernels, give_up
+from egm.kernels import find_kernels, report
 from egm.networks.base import Body, Head, positive
 from egm.networks.embeddings import TIME_FEATURES, SymbolEmbedding, TimeEmbedding
 from egm.spaces import Categorical, Space, State
 
 KERNELS = "egm.networks.lattice_kernels"
-_SEEN_TO_WORK: set[tuple[Any, ...]] = set()
+_WORKS: dict[tuple[Any, ...], bool] = {}  # by device, dtype and shape, as tried out
 
 
 class LatticeConv(Body):
@@ -94,7 +95,7 @@ class LatticeConv(Body):
     def _blocks(self, h: Tensor, time: Tensor, batch: torch.Size) -> Tensor:
         """N(h) after all blocks."""
         blocks = cast(Iterable[_Block], self.blocks)
-        if h.dtype == torch.bfloat16 and (kernels := self._kernels(h.device)) is not None:
+        if (kernels := self._kernels(h)) is not None:
             parts = [block.parts(time.expand(*batch, -1).reshape(len(h), -1)) for block in blocks]
             with torch.cuda.device_of(h):
                 return kernels.normalised_blocks(h, parts, self.kernel)
@@ -102,22 +103,27 @@ class LatticeConv(Body):
             h = block(h, time, batch)
         return layer_norm(h, h.shape[-1:])
 
-    def _kernels(self, device: torch.device) -> Any:
+    def _kernels(self, h: Tensor) -> Any:
         """`egm.networks.lattice_kernels` where they serve this network and have been seen to work, or None."""
-        kernels = find_kernels(KERNELS)
-        if kernels is None or self.width not in kernels.WIDTHS:
+        kernels = find_kernels(KERNELS) if self._has_kernels(h) else None
+        if kernels is None or self.width not in kernels.WIDTHS.get(h.dtype, ()):
             return None
-        key = (device, self.width, self.kernel, self.grid)
-        if key not in _SEEN_TO_WORK:  # forwards and backwards: a failure later on could not be helped
+        key = (h.device, h.dtype, self.width, self.kernel, self.grid)
+        if key not in _WORKS:  # forwards and backwards: a failure later on could not be helped
             try:
-                kernels.try_out(self.grid, self.width, self.kernel, device)
+                with torch.cuda.device_of(h):
+                    kernels.try_out(self.grid, self.width, self.kernel, h)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:
-                give_up(KERNELS, error)
-                return None
-            _SEEN_TO_WORK.add(key)
-        return kernels
+                report(KERNELS, error)
+                _WORKS[key] = False
+            else:
+                _WORKS[key] = True
+        return kernels if _WORKS[key] else None
+
+    def _has_kernels(self, h: Tensor) -> bool:
+        return h.is_cuda and not self.space.real
 
     def _block_dtype(self) -> torch.dtype:
         weight = self.blocks[0].get_parameter("conv")

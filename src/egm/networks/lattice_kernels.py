@@ -4,9 +4,9 @@ With x = N(h) the normalised channels of each site, N(h) = (h − mean)/std, and
 
     z = Σ_k x[near_k] W_k + m G + u,        h' = h + silu(z) A,        x' = N(h'),
 
-near_k the sites' neighbours number k on the torus. Between blocks travel h and x in bfloat16 and the sums of x over
-tiles of sites in float32, so a block reads and writes each of them once; a chain of library calls does so at every
-stage, and spends most of its time in normalising and padding. Backwards, with ḡ the gradient of whatever g is,
+near_k the sites' neighbours number k on the torus. Between blocks travel h and x, in bfloat16 or float32, and the sums
+of x over tiles of sites in float32, so a block reads and writes each of them once; a chain of library calls does so at
+every stage, and spends most of its time in normalising and padding. Backwards, with ḡ the gradient of whatever g is,
 
     h̄' ← h̄' + N'ᵀ(x̄' + m̄'/S),    z̄ = (h̄' Aᵀ) silu'(z),    x̄ = Σ_k z̄[near_{−k}] W_kᵀ,    W̄_k = Σ_sites x[near_k]ᵀ z̄,
 
@@ -25,11 +25,12 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-WIDTHS = (16, 32, 64, 128)
+WIDTHS = {torch.bfloat16: (16, 32, 64, 128), torch.float32: (16, 32, 64)}
 LARGEST_TILE = 128
 WARPS = 4
 EPSILON = 1e-5  # as in torch's layer_norm
 CHUNKS = 64  # partial sums behind the gradient of each W_k
+PRECISION = {torch.float32: "tf32x3"}  # of products: three of tensor cores, which miss 2⁻²¹ or so of them
 
 
 # ---------------------------------------------------------------------- kernels
@@ -40,7 +41,7 @@ def _forward(
     h_ptr, x_ptr, sums_ptr, u_ptr, w_ptr, g_ptr, a_ptr, near_ptr,
     h_out, x_out, sums_out, z_out, scale_out,
     S: tl.constexpr, TILES: tl.constexpr, C: tl.constexpr, K: tl.constexpr, M: tl.constexpr,
-    BLOCK: tl.constexpr, SAVE: tl.constexpr, EPS: tl.constexpr,
+    BLOCK: tl.constexpr, SAVE: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A block, or with BLOCK = False the normalisation of h alone."""
     n, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -59,11 +60,11 @@ def _forward(
         for k in range(K):
             at = tl.load(near_ptr + k * S + rows, mask=rows < S, other=0)
             x_k = tl.load(x_ptr + n * S * C + at[:, None] * C + c[None, :])
-            z = tl.dot(x_k, tl.load(w_ptr + k * C * C + square), z)
+            z = tl.dot(x_k, tl.load(w_ptr + k * C * C + square), z, input_precision=PRECISION)
         if SAVE:
             tl.store(z_out + here, z.to(z_out.dtype.element_ty), mask=inside)
         y = (z * tl.sigmoid(z)).to(x_ptr.dtype.element_ty)
-        h = tl.dot(y, tl.load(a_ptr + square), h)
+        h = tl.dot(y, tl.load(a_ptr + square), h, input_precision=PRECISION)
         tl.store(h_out + here, h.to(h_out.dtype.element_ty), mask=inside)
     d = h - (tl.sum(h, 1) / C)[:, None]
     scale = tl.rsqrt(tl.sum(d * d, 1) / C + EPS)
@@ -79,6 +80,7 @@ def _backward_sites(
     gh_ptr, gx_ptr, gm_ptr, x_ptr, scale_ptr, z_ptr, a_ptr,
     gh_out, y_out, gz_out, gu_out,
     S: tl.constexpr, TILES: tl.constexpr, C: tl.constexpr, M: tl.constexpr, BLOCK: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Through the normalisation, and with BLOCK through A and silu; `gm` is the gradient of a sum of x, [n, C]."""
     n, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -95,7 +97,7 @@ def _backward_sites(
         z = tl.load(z_ptr + here, mask=inside, other=0.0).to(tl.float32)
         sigmoid = tl.sigmoid(z)
         a_transposed = tl.load(a_ptr + c[None, :] * C + c[:, None])
-        gy = tl.dot(gh.to(a_ptr.dtype.element_ty), a_transposed)
+        gy = tl.dot(gh.to(a_ptr.dtype.element_ty), a_transposed, input_precision=PRECISION)
         gz = gy * sigmoid * (1 + z * (1 - sigmoid))
         tl.store(y_out + here, (z * sigmoid).to(y_out.dtype.element_ty), mask=inside)
         tl.store(gz_out + here, gz.to(gz_out.dtype.element_ty), mask=inside)
@@ -105,7 +107,7 @@ def _backward_sites(
 @triton.jit
 def _backward_neighbours(
     gz_ptr, w_ptr, near_ptr, gx_out,
-    S: tl.constexpr, TILES: tl.constexpr, C: tl.constexpr, M: tl.constexpr, K: tl.constexpr,
+    S: tl.constexpr, TILES: tl.constexpr, C: tl.constexpr, M: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """x̄ = Σ_k z̄[near_{−k}] W_kᵀ; the opposite of neighbour k is neighbour K − 1 − k."""
     n, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -114,7 +116,8 @@ def _backward_neighbours(
     for k in range(K):
         at = tl.load(near_ptr + (K - 1 - k) * S + rows, mask=rows < S, other=0)
         gz = tl.load(gz_ptr + n * S * C + at[:, None] * C + c[None, :])
-        gx = tl.dot(gz, tl.load(w_ptr + k * C * C + c[None, :] * C + c[:, None]), gx)
+        w_transposed = tl.load(w_ptr + k * C * C + c[None, :] * C + c[:, None])
+        gx = tl.dot(gz, w_transposed, gx, input_precision=PRECISION)
     here = n * S * C + rows[:, None] * C + c[None, :]
     tl.store(gx_out + here, gx.to(gx_out.dtype.element_ty), mask=(rows < S)[:, None])
 
@@ -123,6 +126,7 @@ def _backward_neighbours(
 def _backward_weights(
     x_ptr, gz_ptr, near_ptr, gw_out, states,
     EACH: tl.constexpr, S: tl.constexpr, TILES: tl.constexpr, C: tl.constexpr, M: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Partial sums of W̄_k = Σ x[near_k]ᵀ z̄ over some of the states."""
     k, chunk = tl.program_id(0), tl.program_id(1)
@@ -137,7 +141,7 @@ def _backward_weights(
             x_k = tl.load(x_ptr + base + at[None, :] * C + c[:, None])
             counts = (rows < S) & (n < states)
             gz = tl.load(gz_ptr + base + rows[:, None] * C + c[None, :], mask=counts[:, None], other=0.0)
-            gw = tl.dot(x_k, gz, gw)
+            gw = tl.dot(x_k, gz, gw, input_precision=PRECISION)
     tl.store(gw_out + (chunk * tl.num_programs(0) + k) * C * C + c[:, None] * C + c[None, :], gw)
 
 
@@ -221,7 +225,8 @@ def _launch(kernel: Any, h: Tensor, *pointers: Any, grid: tuple[int, int] | None
     n, sites, width = h.shape
     tile = _tile(sites)
     tiles = -(-sites // tile)  # rounded up
-    kernel[grid or (n, tiles)](*pointers, S=sites, TILES=tiles, C=width, M=tile, num_warps=WARPS, **options)
+    options |= {"S": sites, "TILES": tiles, "C": width, "M": tile, "PRECISION": PRECISION.get(h.dtype)}
+    kernel[grid or (n, tiles)](*pointers, num_warps=WARPS, **options)
 
 
 # ---------------------------------------------------------------------- what lattice.py calls
@@ -241,12 +246,15 @@ def normalised_blocks(h: Tensor, blocks: Sequence[Sequence[Tensor]], kernel: int
     return x.reshape(n, rows, columns, width)
 
 
-def try_out(grid: tuple[int, int], width: int, kernel: int, device: torch.device) -> None:
-    """A block forwards and backwards, on a few states of zeros; raises where a kernel cannot be compiled."""
+def try_out(grid: tuple[int, int], width: int, kernel: int, like: Tensor) -> None:
+    """A block forwards and backwards, on states of zeros; raises where a kernel cannot be compiled or does not fit.
+
+    There are more states than chunks: a loop over several of them takes more memory than one without.
+    """
     with torch.inference_mode(False), torch.enable_grad():
-        h = torch.zeros(WARPS, *grid, width, dtype=torch.bfloat16, device=device, requires_grad=True)
+        h = torch.zeros(CHUNKS + 1, *grid, width, dtype=like.dtype, device=like.device, requires_grad=True)
         shapes = ((len(h), width), (width, width, kernel, kernel), (width, width), (width, width))
-        block = [torch.zeros(shape, device=device, requires_grad=True) for shape in shapes]
+        block = [torch.zeros(shape, device=like.device, requires_grad=True) for shape in shapes]
         normalised_blocks(h, [block], kernel).sum().backward()
 
 

@@ -5,11 +5,12 @@ Beside it stand the published number, a baseline's value and the floor that exac
     best                    the best mean of all lines of its role on the same target
     at the floor            every seed is, by the rule of `egm.metrics.floors` (or "2 of 3 at the floor")
     resampled at the floor  draws are not, but every seed's resampled ones are
-    worse than the paper    than its mean by more than two of its standard deviations
+    worse than the paper    than its mean by more than two of its standard deviations, and by more than it was rounded
     worse than METHOD       a baseline's mean is better, and this one is not at the floor
     n = 790                 fewer draws than in the other lines (chains may visit fewer states), which distances feel:
                             such a line is compared with no other
     not at equal calls      the other method was run again since, with another number of energy calls
+    by an earlier recipe    which has changed since the runs were made; how they were made says in what
 
 Smoke runs are not judged. A row that was published and not run has a line without a value.
 """
@@ -25,10 +26,9 @@ from typing import Any
 from egm.metrics.floors import LEAST_EVALUATIONS, LEAST_PAIRS, TOLERANCE
 from egm.metrics.metrics import LABELS
 from egm.reproduce.definitions import CALLS_OF, Cell, Published, Table
-from egm.reproduce.records import Record
+from egm.reproduce.records import Record, changed_since
 
 OURS = ("egm", "egm-bs", "egm-sp")
-EQUAL = 0.05  # share by which equal calls may differ: chains end with a whole step
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,8 @@ class Spread:
 class Line:
     """One quantity of one cell; `at_floor` counts seeds, None where it cannot be said.
 
-    `unequal` says that a run at equal calls had not those of the run that is shown for the other method.
+    `unequal` says that a run at equal calls had not those of the run that is shown for the other method, `outdated`
+    that the recipe of a run has changed.
     """
 
     target: str
@@ -106,6 +107,7 @@ class Line:
     resampled_at_floor: int | None = None
     beside: Spread | Published | None = None
     unequal: bool = False
+    outdated: bool = False
     marks: tuple[str, ...] = ()
 
     @property
@@ -138,7 +140,7 @@ def compare(table: Table, found: Mapping[str, Sequence[tuple[Cell, Sequence[Reco
 
 
 def _unequal(cell: Cell, cells: Sequence[tuple[Cell, Sequence[Record]]]) -> bool:
-    """Whether the calls of any seed differ by more than a share from those that the cell says they equal."""
+    """Whether a run was given other calls than those of the run, of the same seed, that the cell says they equal."""
     wanted = str(cell.overrides.get("energy_calls", ""))
     if not wanted.startswith(CALLS_OF):
         return False
@@ -146,9 +148,10 @@ def _unequal(cell: Cell, cells: Sequence[tuple[Cell, Sequence[Record]]]) -> bool
     for each, records in cells:
         part = "own" if each is cell else "other" if each.method == wanted.removeprefix(CALLS_OF) else None
         if part is not None and each.role == cell.role:
-            calls[part] |= {record["seed"]: record["energy_calls"] for record in records}
+            given = [r["overrides"].get("energy_calls") if part == "own" else r["energy_calls"] for r in records]
+            calls[part] |= {record["seed"]: number for record, number in zip(records, given, strict=True)}
     pairs = [(n, calls["other"][seed]) for seed, n in calls["own"].items() if seed in calls["other"]]
-    return any(abs(own - other) > EQUAL * other for own, other in pairs)
+    return any(own != other for own, other in pairs)
 
 
 def _alone(line: Line, group: Sequence[Line]) -> bool:
@@ -177,6 +180,7 @@ def _line(table: Table, target: str, metric: str, cell: Cell, records: Sequence[
         floor=statistics.fmean(score["floor"] for score in scores) if scores else None,
         at_floor=_at_floor([record for record, _ in pairs], "metrics", metric),
         resampled_at_floor=_at_floor([record for record, _ in pairs], "resampled", metric),
+        outdated=any(changed_since(record, cell) for record, _ in pairs),
     )
 
 
@@ -209,6 +213,8 @@ def _marks(line: Line, group: Sequence[Line], whose: str) -> tuple[str, ...]:
     marks = [f"n = {line.n}"] if line.n < most else []
     if line.unequal:
         marks.append("not at equal calls: run it again")
+    if line.outdated:
+        marks.append("by an earlier recipe")
     if len(peers) > 1 and all(line.mean < other.mean for other in peers if other is not line):
         marks.append("best")
     if line.at_floor and line.n == most:  # that of fewer draws is a wider one
@@ -217,8 +223,9 @@ def _marks(line: Line, group: Sequence[Line], whose: str) -> tuple[str, ...]:
         marks.append("resampled at the floor")
     if (stated := line.published) is not None:
         sign = -1 if QUANTITIES[line.metric].more else 1
-        if line.mean > sign * stated.mean + 2 * (stated.std or 0.0):
-            marks.append(f"worse than {whose}" + (f"'s {stated.of}" if stated.of else ""))
+        if line.mean > sign * stated.mean + max(2 * (stated.std or 0.0), stated.rounding):
+            of = f"'s {stated.of}" if whose == "the paper" else f" ({stated.of})"
+            marks.append(f"worse than {whose}" + (of if stated.of else ""))
     if line.cell.method in OURS and not line.all_at_floor:
         better = [other for other in peers if other.cell.method not in OURS and other.mean < line.mean]
         marks += [f"worse than {other.cell.label}" for other in better]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cached_property, lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -49,6 +50,16 @@ class Published:
     std: float | None
     of: str | None = None
 
+    @property
+    def decimals(self) -> int:
+        """In print: two, as in the paper, and more where they were published."""
+        return max(2, -int(Decimal(repr(float(self.mean))).normalize().as_tuple().exponent))
+
+    @property
+    def rounding(self) -> float:
+        """By how much the mean may have been rounded."""
+        return 0.5 * 10.0**-self.decimals
+
 
 @dataclass(frozen=True)
 class Row:
@@ -61,7 +72,8 @@ class Row:
         label: how the row is called, by default after its method.
         role: of the runs; only rows of the same role are compared.
         overrides: options that go over the recipe's.
-        published: numbers by metric that the recipe does not state.
+        published: numbers by metric that the recipe does not state, each a mean, a standard deviation or null, and the
+            method they are of if that is not the row's own.
         seeds: of those that are asked for; None: all.
     """
 
@@ -72,7 +84,7 @@ class Row:
     label: str = ""
     role: str = "main"
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    published: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    published: Mapping[str, Sequence[float | str | None]] = field(default_factory=dict)
     seeds: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
@@ -273,11 +285,14 @@ def _parse(name: str, file: Traversable | Path, *, beside: Path) -> Table:
     return Table(name=name, rows=tuple(rows), targets=content.pop("targets", {}), **content)
 
 
-def _published(pair: Sequence[float | None]) -> Published:
-    mean, std = pair
-    if mean is None:
-        raise ValueError("a published number is [mean, standard deviation], and only the second may be null")
-    return Published(float(mean), None if std is None else float(std))
+def _published(stated: Sequence[float | str | None]) -> Published:
+    mean, std, *of = stated
+    if mean is None or len(of) > 1:
+        raise ValueError(
+            "a published number is [mean, standard deviation], of another method [mean, standard deviation, method],"
+            f" and only the second may be null; got {list(stated)}"
+        )
+    return Published(float(mean), None if std is None else float(std), *map(str, of))
 
 
 @lru_cache(maxsize=1)

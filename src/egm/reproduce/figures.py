@@ -36,8 +36,9 @@ COLUMNS = 4
 SIZE = 3.0  # inches of a panel
 PALETTE, REFERENCE = "tab20", "reference"
 CAPTIONS = {
-    "energy": "Histograms of the energy of up to 2000 draws of one seed over that of reference draws; the last bins"
-    " hold all that lies outside.",
+    "energy": "Histograms of the energy of 2000 draws of one seed over that of reference draws, for rows without"
+    " changed options; the last bins hold all that lies outside. Some draws are of runs made for the figures, by the"
+    " rows' recipes: results/figures.json has their commits.",
     "magnetization": "Histograms of the magnetisation of lattices, draws of one seed over reference draws.",
     "gbrbm": "The two visible units of GB-RBM, draws over contours of the exact marginal density.",
     "jointmog": "The first two coordinates of JointMoG, draws over contours of the exact marginal density.",

@@ -7,16 +7,17 @@ it, and a test makes it again and compares.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from egm.files import replacing
+from egm.recipes import load, names
 from egm.report.markup import Grid
 from egm.reproduce.definitions import TABLES, Cell, Kind, Table, table
 from egm.reproduce.figures import CAPTIONS
-from egm.reproduce.rendering import Shown, markdown
+from egm.reproduce.rendering import Shown, commit_text, markdown
 
 NAME = "results.md"
 KINDS: tuple[Kind, ...] = ("fast", "paper")
@@ -37,14 +38,18 @@ Written by `egm reproduce page` from the files of `results/`; nothing here is ty
 - The *floor* is the value that exact draws have. *At the floor* means at most 1.25 times that, on average over at least
   20 evaluations, for every seed; runs with fewer evaluations have no such verdict. *Resampled* draws are n out of five
   times as many, by their weights.
-- *Worse than the paper*: by more than two of its standard deviations, or at all where it has none. EGM-SP is not the
-  paper's and stands beside EGM-BS. *Best* and *worse than a baseline* compare runs of the same role on the same target.
+- *Worse than the paper*: by more than two of its standard deviations, or at all (beyond its rounding) where it has
+  none. EGM-SP is not the paper's and stands beside EGM-BS. *Best* and *worse than a baseline* compare runs of the same
+  role on the same target.
+- *By an earlier recipe*: the recipe has changed since; how the runs were made says in what.
 - *n = …*: chains that visited fewer states than the n of other lines, and are compared with none of them.
 - *At equal calls*: chains that made as many energy calls as EGM-SP did with the same seed. Gradients, which tempering
   of reals asks for and EGM-SP does not, come on top.
 - Only runs of the role "main" are in the main rows; ablations and runs about cost are in tables of their own, and smoke
   runs in none.
-- Seconds are of training. "At a time" says how many runs shared the device: then seconds buy fewer steps.
+- Seconds are of training. "At a time" says how many runs shared the device: then seconds buy fewer steps. Commands
+  train; `egm evaluate RUN --n 2000 --repeats 20` compares with the reference, as `egm reproduce` does after training.
+- A + after a commit: that commit with changes, which one of the next commits holds.
 """
 
 
@@ -56,12 +61,21 @@ class Extra:
         title, text: of its section.
         columns: heading by key; dots lead into a record.
         command: what writes the file.
+        derived: what follows from a record, by key.
     """
 
     title: str
     text: str
     columns: Mapping[str, str]
     command: str
+    derived: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda record: {}
+
+
+def _whole(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Minutes that all steps of a recipe would take at a measured speed; not of draws, nor of recipes that are gone."""
+    if record["name"].startswith("draws") or record["recipe"] not in names():
+        return {}
+    return {"minutes": record["ms"] * load(record["recipe"], record["method"])["steps"] / 6e4}
 
 
 MARGINALS = ("inclusion", "coefficient", "together", "fitted", "labelled")  # of either posterior
@@ -87,12 +101,15 @@ EXTRAS = {
     "speed": Extra(
         "Speed",
         "Milliseconds of a gradient step with the paper's settings (`draws`: of 2000 draws), beside the authors' code"
-        " on the same kind of GPU and the least that the machine allows.",
+        " on the same kind of GPU and the least that the machine allows; and the minutes that all steps of the recipe"
+        " take at that speed, one run alone on the GPU, without the draws for the buffer.",
         {
             **{"name": "case", "recipe": "recipe", "method": "method", "authors_ms": "authors' ms", "ms": "ms"},
-            **{"spread_ms": "spread", "floor_ms": "least", "authors_gib": "authors' GiB", "gib": "GiB", **MACHINE},
+            **{"spread_ms": "spread", "floor_ms": "least", "minutes": "all steps, min", "authors_gib": "authors' GiB"},
+            **{"gib": "GiB", **MACHINE},
         },
         "python benchmarks/speed.py --results results/speed.json",
+        _whole,
     ),
     "scaling": Extra(
         "Scaling",
@@ -142,7 +159,8 @@ def page(results: Path, docs: Path) -> str:
         if (file := results / f"{name}.json").is_file():
             content = json.loads(file.read_text(encoding="utf-8"))
             parts += [f"## {extra.title}", extra.text, f"`{extra.command}`"]
-            parts.append(markdown(_grid(extra.columns, content if isinstance(content, list) else [content])))
+            found = content if isinstance(content, list) else [content]
+            parts.append(markdown(_grid(extra.columns, [{**record, **extra.derived(record)} for record in found])))
     figures = sorted((docs / "figures").glob("*.svg")) if (docs / "figures").is_dir() else []
     if figures:
         parts += ["## Figures", "Drawn by `egm reproduce figures` from `results/figures.json` and the records."]
@@ -197,5 +215,5 @@ def _text(key: str, value: Any) -> str:
     if value is None:
         return ""
     if key in ("commit", "before", "now"):
-        return str(value)[:7]
+        return commit_text(value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)

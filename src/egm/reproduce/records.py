@@ -8,7 +8,7 @@ smoke run or an ablation never enters a main row, whatever file it is in.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,14 @@ def read(file: Path) -> list[Record]:
     return content
 
 
-def merge(file: Path, new: Iterable[Record]) -> None:
-    """Put records into a file, in the place of older ones of the same runs; the file is replaced as a whole."""
-    records = {key(record): record for record in (*read(file), *new)}
+def merge(file: Path, new: Sequence[Record], *, cell: Cell | None = None) -> None:
+    """Put records into a file, in the place of older ones of the same runs; the file is replaced as a whole.
+
+    With their cell, they replace all of its runs with the same seeds: equal calls may have been others before.
+    """
+    seeds = {record["seed"] for record in new}
+    old = [run for run in read(file) if cell is None or run["seed"] not in seeds or not belongs(run, cell)]
+    records = {key(record): record for record in (*old, *new)}
     write_json(file, [records[name] for name in sorted(records)])
 
 
@@ -65,6 +70,21 @@ def same_settings(found: Mapping[str, Any], cell: Cell) -> bool:
     if set(wanted) != set(found):
         return False
     return all(_calls(value) or value == found[name] for name, value in wanted.items())
+
+
+def changed_since(record: Record, cell: Cell) -> dict[str, Any]:
+    """Options that the recipe stated otherwise when a run was made, as it did then (None: not at all).
+
+    Options that the cell sets itself are left out, and budgets where it has seconds; nothing is known of records
+    without "stated".
+    """
+    then, now = record.get("stated"), cell.stated
+    if then is None or not now:
+        return {}
+    budgets = () if cell.time_limit is None else BUDGETS
+    left_out = {*NO_SETTINGS, *budgets, *cell.overrides, "method"}
+    names = dict.fromkeys((*then, *now))
+    return {name: then.get(name) for name in names if name not in left_out and then.get(name) != now.get(name)}
 
 
 def _calls(value: Any) -> bool:

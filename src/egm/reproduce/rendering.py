@@ -9,7 +9,9 @@ from egm.report import markup
 from egm.report.markup import Grid, Html, count, prose
 from egm.reproduce.comparison import QUANTITIES, Line, Spread, compare
 from egm.reproduce.definitions import Cell, Kind, Published, Table
-from egm.reproduce.records import Record, records_of
+from egm.reproduce.records import Record, changed_since, records_of
+
+SMALL = 0.1  # distances below it have a decimal more
 
 
 class Shown:
@@ -59,23 +61,25 @@ class Shown:
 
     def provenance(self) -> Grid:
         """How the runs of each cell were made."""
-        columns = ["target", "method", "recipe", "n × repeats", "seeds", "steps", "of the recipe", "energy calls"]
-        columns += ["gradient calls", "seconds", "at a time", "GiB", "hardware", "torch", "commit", "command"]
+        columns = ["target", "method", "recipe", "n × repeats", "seeds", "steps", "of the recipe", "ms a step"]
+        columns += ["energy calls", "gradient calls", "seconds", "at a time", "GiB", "hardware", "torch", "commit"]
+        columns += ["command"]
         rows = []
         for stem, cells in self.found.items():
             for cell, records in ((cell, records) for cell, records in cells if records):
-                row = [self.table.targets.get(stem, stem), cell.label, _folder(cell)]
+                row = [self.table.targets.get(stem, stem), cell.label, _recipe(cell, records)]
                 row += [
                     _each(records, lambda r: f"{r['n']} × {r['repeats']}"),
                     _each(records, lambda r: f"{r['seed']}"),
                 ]
                 row += [_each(records, lambda r: count(r["steps"])), _share(cell, records)]
+                row += ["" if cell.is_chain else _each(records, _milliseconds)]
                 row += [_each(records, lambda r: count(r["energy_calls"]))]
                 row += [_each(records, lambda r: count(r["score_calls"]))]
                 row += [_each(records, lambda r: f"{r['train_seconds'] or 0:.0f}")]
                 row += [_each(records, lambda r: f"{r['concurrent']}"), _each(records, _memory)]
                 row += [_each(records, lambda r: r["hardware"] or ""), _each(records, lambda r: r["torch"] or "")]
-                rows.append([*row, _each(records, lambda r: (r["commit"] or "")[:7]), f"`{records[0]['command']}`"])
+                rows.append([*row, _each(records, lambda r: commit_text(r["commit"])), f"`{records[0]['command']}`"])
         return columns, rows
 
     def notes(self) -> dict[str, list[str]]:
@@ -98,6 +102,13 @@ def _folder(cell: Cell) -> str:
     return "smoke" if cell.role == "smoke" else Path(cell.recipe).parent.name or "own"
 
 
+def _recipe(cell: Cell, records: Sequence[Record]) -> str:
+    """Its kind, and what it said otherwise when the runs were made."""
+    then = {name: value for record in records for name, value in changed_since(record, cell).items()}
+    words = [f"{name} {'not set' if value is None else value}" for name, value in then.items()]
+    return _folder(cell) + (f", earlier: {', '.join(words)}" if words else "")
+
+
 def _share(cell: Cell, records: Sequence[Record]) -> str:
     """Steps as a share of the recipe's, and what all of them would take; for recipes of the paper."""
     if not cell.recipe.startswith("paper/") or cell.is_chain:
@@ -117,6 +128,16 @@ def _each(records: Sequence[Record], shown: Callable[[Record], str]) -> str:
     return values[0] if len(set(values)) == 1 else ", ".join(values)
 
 
+def _milliseconds(record: Record) -> str:
+    value = QUANTITIES["ms_per_step"].value(record)
+    return "" if value is None else f"{value:.3g}"
+
+
+def commit_text(commit: str | None) -> str:
+    """Seven digits, and the "+" of a tree with changes."""
+    return "" if commit is None else commit[:7] + "+" * commit.endswith("+")
+
+
 def _memory(record: Record) -> str:
     return "" if record["peak_memory_gib"] is None else f"{record['peak_memory_gib']:.2f}"
 
@@ -126,14 +147,22 @@ def number_text(value: float | None, metric: str) -> str:
     if value is None:
         return ""
     unit = QUANTITIES[metric].unit
-    return count(value) if unit == "count" else f"{value:.4f}" if unit == "share" else f"{value:.3f}"
+    return count(value) if unit == "count" else f"{value:.{_decimals(value, unit)}f}"
+
+
+def _decimals(value: float, unit: str) -> int:
+    return 4 if unit == "share" or abs(value) < SMALL else 3
 
 
 def spread_text(spread: Spread | None, metric: str) -> str:
-    """Mean ± standard deviation over seeds."""
+    """Mean ± standard deviation over seeds, with the same number of decimals."""
     if spread is None:
         return ""
-    return number_text(spread.mean, metric) + ("" if spread.std is None else f" ± {number_text(spread.std, metric)}")
+    text, unit = number_text(spread.mean, metric), QUANTITIES[metric].unit
+    if spread.std is None:
+        return text
+    deviation = count(spread.std) if unit == "count" else f"{spread.std:.{_decimals(spread.mean, unit)}f}"
+    return f"{text} ± {deviation}"
 
 
 def stated_text(published: Published | None, metric: str, *, named: bool = True) -> str:
@@ -145,8 +174,7 @@ def stated_text(published: Published | None, metric: str, *, named: bool = True)
 
 
 def _as_printed(value: float, metric: str) -> str:
-    """Two decimals, as in the paper, and more where they were published."""
-    return count(value) if QUANTITIES[metric].unit == "count" else max(f"{value:.2f}", f"{value:g}", key=len)
+    return count(value) if QUANTITIES[metric].unit == "count" else f"{value:.{Published(value, None).decimals}f}"
 
 
 def beside_text(line: Line, table: Table) -> str:

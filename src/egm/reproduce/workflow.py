@@ -174,14 +174,14 @@ def _evaluate(plan: Plan, lock: int) -> bool:
 
 
 def _write_down(plan: Plan, run: Run) -> None:
-    """Put a run's record into the file of every table that shows it, and its draws into `figures.json`."""
+    """Put a run's record into the file of every table that shows it, and draws of plain rows into `figures.json`."""
     record = judge.judged(run, **plan.evaluation(run))
     if record is None:
         raise ValueError(f"the evaluation of {run.folder} did not write what was asked for; see its evaluate.log")
     for table in plan.tables:
-        if any(records.belongs(record, cell) for cell in plan.cells(table)):
-            records.merge(plan.results / f"{table.name}.json", [record])
-    if run.cell.role in ("main", "smoke"):
+        for cell in (cell for cell in plan.cells(table) if records.belongs(record, cell)):
+            records.merge(plan.results / f"{table.name}.json", [record], cell=cell)
+    if run.cell.role in ("main", "smoke") and not run.cell.row.overrides:
         entry = figure_data.compact(run.folder, record, label=run.cell.label)
         figure_data.merge(plan.results / "figures.json", entry)
 

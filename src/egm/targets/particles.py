@@ -59,6 +59,17 @@ class DW4(Target):
         kernel = ParallelTempering(HMC(self, leapfrog_steps=8, jitter=0.8), inverse_temperatures=(1.0, 0.55, 0.3, 0.15))
         return ReferencePlan(kernel, chains=512, warmup=200, steps=300, thin=5)
 
+    def chain_start(
+        self, chains: int, *, generator: torch.Generator, device: torch.device | str, dtype: torch.dtype
+    ) -> State:
+        """A square with a little noise: its diagonals are near a well, its sides on the barrier, which is flat.
+
+        Some draws of the reference law lie where the potential is so steep that the others' step size never moves them.
+        """
+        square = 2.0 * torch.tensor([[1, 1], [1, -1], [-1, -1], [-1, 1]], device=device, dtype=dtype)
+        x = square + 0.1 * torch.randn(chains, 4, 2, generator=generator, device=device, dtype=dtype)
+        return {"x": x - x.mean(-2, keepdim=True)}
+
     def observables(self, **state: Tensor) -> dict[str, Tensor]:
         """Ascending pair `distances` [..., 6] and `radius` of gyration [...]."""
         return _shape_observables(state["x"])
