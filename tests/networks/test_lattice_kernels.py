@@ -145,6 +145,14 @@ def test_scalars_of_symbols_use_them_in_float32(monkeypatch, served):
         assert distance(a, b) < 1e-4
 
 
+@pytest.mark.parametrize(("outputs", "dtype"), [({"s": (5, 3, 2)}, torch.bfloat16), ({"energy": ()}, torch.float32)])
+def test_only_logits_are_rounded(monkeypatch, outputs, dtype):
+    body = LatticeConv(Space(s=Categorical(2, shape=(5, 3))), outputs, width=16, depth=2)
+    weight = SimpleNamespace(is_cuda=True, dtype=torch.float32)
+    monkeypatch.setattr(body.blocks[0], "get_parameter", lambda name: weight)
+    assert body._block_dtype() == dtype
+
+
 def test_reals_and_a_cpu_do_without():
     symbols, reals = Categorical(2, shape=(4, 4)), Real((4, 4))
 

@@ -116,10 +116,18 @@ def test_more_is_better_for_some():
     stated = Table(
         "t", "T", ("ess",), {}, (Row("x", "pis", fast=1, published={"ess": (0.9, None)}),), source="published"
     )
-    for ess, marks in ((0.95, ()), (0.85, ("worse than published",))):
+    for ess, marks in ((0.95, ()), (0.8951, ()), (0.8949, ("worse than published",))):  # 0.90, rounded
         (line,) = compare(stated, {"x": [(cell, [record(ess=ess)]) for cell in stated.cells("fast")]})
         assert line.marks == marks
     assert modes(4, 1) == [("best",), ("worse than pis",)]
+
+
+@pytest.mark.parametrize(
+    ("gibbs", "egm", "best"), [(0.15, 0.14, None), (0.15, 0.17, "gibbs"), (0.19, 0.17, "egm"), (0.17, 0.17, None)]
+)
+def test_below_the_floor_nobody_is_best(gibbs, egm, best):  # which is 0.16
+    lines = lines_of({"gibbs": [gibbs], "egm": [egm]})
+    assert [name for name, line in lines.items() if "best" in line.marks] == ([] if best is None else [best])
 
 
 def test_lines_with_fewer_draws_are_compared_with_no_other():

@@ -235,3 +235,18 @@ def test_funnel_is_the_stated_product():
     assert target.space.real["x"].scale == pytest.approx((3.0, *[math.exp(2.25)] * 9))
     with pytest.raises(ValueError, match="dim must be at least 2"):
         Funnel(1)
+
+
+def test_chains_of_the_funnel_do_not_start_in_its_neck():
+    target = Funnel()
+
+    def start(seed):
+        generator = torch.Generator().manual_seed(seed)
+        return target.chain_start(1000, generator=generator, device="cpu", dtype=torch.float64)["x"]
+
+    law = target.space.reference_sample(1000, generator=torch.Generator().manual_seed(0))
+    assert float(target.energy(x=start(0)).quantile(0.9)) < 100
+    assert float(target.energy(**law).quantile(0.9)) > 1000
+    assert start(0).dtype == torch.float64
+    assert torch.equal(start(0), start(0))
+    assert not torch.equal(start(0), start(1))

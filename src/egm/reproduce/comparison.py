@@ -2,7 +2,8 @@
 
 Beside it stand the published number, a baseline's value and the floor that exact draws set, and marks:
 
-    best                    the best mean of all lines of its role on the same target
+    best                    the best mean of all lines of its role on the same target; of distances, only what is above
+                            the floor counts: to be closer than exact draws is luck
     at the floor            every seed is, by the rule of `egm.metrics.floors` (or "2 of 3 at the floor")
     resampled at the floor  draws are not, but every seed's resampled ones are
     worse than the paper    than its mean by more than two of its standard deviations, and by more than it was rounded
@@ -122,6 +123,11 @@ class Line:
             return math.inf
         return -self.value.mean if QUANTITIES[self.metric].more else self.value.mean
 
+    @property
+    def excess(self) -> float:
+        """What of a distance is above its floor; of other quantities, `mean`."""
+        return self.mean if self.floor is None else max(0.0, self.mean - self.floor)
+
 
 def compare(table: Table, found: Mapping[str, Sequence[tuple[Cell, Sequence[Record]]]]) -> list[Line]:
     """The lines of a table: targets in their order, metrics, then cells.
@@ -215,7 +221,7 @@ def _marks(line: Line, group: Sequence[Line], whose: str) -> tuple[str, ...]:
         marks.append("not at equal calls: run it again")
     if line.outdated:
         marks.append("by an earlier recipe")
-    if len(peers) > 1 and all(line.mean < other.mean for other in peers if other is not line):
+    if len(peers) > 1 and all(line.excess < other.excess for other in peers if other is not line):
         marks.append("best")
     if line.at_floor and line.n == most:  # that of fewer draws is a wider one
         marks.append("at the floor" if line.all_at_floor else f"{line.at_floor} of {len(line.seeds)} at the floor")

@@ -43,8 +43,9 @@ CAPTIONS = {
     "gbrbm": "The two visible units of GB-RBM, draws over contours of the exact marginal density.",
     "jointmog": "The first two coordinates of JointMoG, draws over contours of the exact marginal density.",
     "correlation": "G(r) of lattices, draws beside reference draws.",
-    "ess": "Effective sample size over training: of the sampler's own weighted draws for EGM-SP and PIS, of the"
-    " proposals behind each estimate for the other methods. The two kinds do not compare.",
+    "ess": "Effective sample size over training: of the sampler's own weighted draws for PIS and EGM-SP (at the"
+    " temperature that it has reached, so that it begins at `ess_target`), of the proposals behind each estimate for"
+    " the other methods. The two kinds do not compare.",
     "epsilon": "EGM-BS by its bootstrapping time ε: seeds as points, their mean as a line, beside the paper's numbers.",
     "ema": "EGM-BS with and without the running average of its energy: seeds as points, beside the paper's numbers.",
 }

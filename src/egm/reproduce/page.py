@@ -29,26 +29,31 @@ INTRODUCTION = """\
 Written by `egm reproduce page` from the files of `results/`; nothing here is typed by hand, and a test compares.
 [reproducing.md](reproducing.md) says how to make these runs.
 
-- E-W1 and E-W2 are Wasserstein distances (of order 1 and 2) between the energies of draws and of reference draws, M-W1
-  that of their magnetisations, x-W2 that of the states themselves; ESS is the effective share of weighted draws.
+- E-W1 and E-W2 are Wasserstein distances (of order 1 and 2) between the energies of draws and of reference draws,
+  M-W1 that of their magnetisations, x-W2 that of the states themselves; ESS is the effective share of weighted draws.
 - Recipes: `paper` are the paper's settings, `fast` are our own for minutes of a GPU.
-- A value is the mean ± standard deviation over seeds, each seed the mean of its evaluations with fresh draws and fresh
-  reference draws, n on either side. Without ± there is one seed. Chains are run once: their draws are n of the states
-  that they visited.
-- The *floor* is the value that exact draws have. *At the floor* means at most 1.25 times that, on average over at least
-  20 evaluations, for every seed; runs with fewer evaluations have no such verdict. *Resampled* draws are n out of five
-  times as many, by their weights.
+- A value is the mean ± standard deviation over seeds, each seed the mean of its evaluations with fresh draws and
+  fresh reference draws, n on either side. Without ± there is one seed. Chains are run once: their draws are n of the
+  states that they visited.
+- The *floor* is the value that reference draws have: exact ones, but for particles and lattices above 12 × 12, where
+  they are of MCMC. *At the floor* means at most 1.25 times that, on average over at least 20 evaluations, for every
+  seed; runs with fewer evaluations have no such verdict. *Resampled* draws are n out of five times as many, by their
+  weights. *Best* counts only what is above the floor.
 - *Worse than the paper*: by more than two of its standard deviations, or at all (beyond its rounding) where it has
-  none. EGM-SP is not the paper's and stands beside EGM-BS. *Best* and *worse than a baseline* compare runs of the same
-  role on the same target.
+  none. EGM-SP is not the paper's and stands beside EGM-BS. *Best* and *worse than a baseline* compare runs of the
+  same role on the same target.
 - *By an earlier recipe*: the recipe has changed since; how the runs were made says in what.
-- *n = …*: chains that visited fewer states than the n of other lines, and are compared with none of them.
+- *n = …*: chains of which one at least visited no more than n states, fewer than the n of other lines; they are
+  compared with none of them.
+- *Error of log Z* is the mean of absolute errors, *modes* the least number of them among n draws. *Symmetries* are
+  those built into the networks.
 - *At equal calls*: chains that made as many energy calls as EGM-SP did with the same seed. Gradients, which tempering
   of reals asks for and EGM-SP does not, come on top.
-- Only runs of the role "main" are in the main rows; ablations and runs about cost are in tables of their own, and smoke
-  runs in none.
-- Seconds are of training. "At a time" says how many runs shared the device: then seconds buy fewer steps. Commands
-  train; `egm evaluate RUN --n 2000 --repeats 20` compares with the reference, as `egm reproduce` does after training.
+- Only runs of the role "main" are in the main rows; ablations and runs about cost are in tables of their own, and
+  smoke runs in none.
+- Seconds are of training. "At a time" says how many runs shared the device at most: then seconds buy fewer steps (the
+  command of a run may say fewer, if others came later). Commands train; `egm evaluate RUN --n 2000 --repeats 20`
+  compares with the reference, as `egm reproduce` does after training.
 - A + after a commit: that commit with changes, which one of the next commits holds.
 """
 
@@ -163,7 +168,10 @@ def page(results: Path, docs: Path) -> str:
             parts.append(markdown(_grid(extra.columns, [{**record, **extra.derived(record)} for record in found])))
     figures = sorted((docs / "figures").glob("*.svg")) if (docs / "figures").is_dir() else []
     if figures:
-        parts += ["## Figures", "Drawn by `egm reproduce figures` from `results/figures.json` and the records."]
+        parts.append("## Figures")
+        parts.append(
+            "Drawn by `egm reproduce figures` from `results/figures.json` and records: rows whose draws were kept."
+        )
         for file in figures:
             parts += [f"![{file.stem}](figures/{file.name})", CAPTIONS.get(file.stem, file.stem)]
     return "\n\n".join(parts) + "\n"

@@ -32,7 +32,8 @@ def read(file: Path) -> list[Record]:
 def merge(file: Path, new: Sequence[Record], *, cell: Cell | None = None) -> None:
     """Put records into a file, in the place of older ones of the same runs; the file is replaced as a whole.
 
-    With their cell, they replace all of its runs with the same seeds: equal calls may have been others before.
+    With their cell, they replace all of its runs with the same seeds: equal calls may have been others before. So
+    a table cannot have a row at equal calls beside one of the same recipe with a number of calls.
     """
     seeds = {record["seed"] for record in new}
     old = [run for run in read(file) if cell is None or run["seed"] not in seeds or not belongs(run, cell)]

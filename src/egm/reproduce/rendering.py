@@ -63,7 +63,7 @@ class Shown:
         """How the runs of each cell were made."""
         columns = ["target", "method", "recipe", "n × repeats", "seeds", "steps", "of the recipe", "ms a step"]
         columns += ["energy calls", "gradient calls", "seconds", "at a time", "GiB", "hardware", "torch", "commit"]
-        columns += ["command"]
+        columns += ["symmetries", "command"]
         rows = []
         for stem, cells in self.found.items():
             for cell, records in ((cell, records) for cell, records in cells if records):
@@ -79,7 +79,9 @@ class Shown:
                 row += [_each(records, lambda r: f"{r['train_seconds'] or 0:.0f}")]
                 row += [_each(records, lambda r: f"{r['concurrent']}"), _each(records, _memory)]
                 row += [_each(records, lambda r: r["hardware"] or ""), _each(records, lambda r: r["torch"] or "")]
-                rows.append([*row, _each(records, lambda r: commit_text(r["commit"])), f"`{records[0]['command']}`"])
+                row += [_each(records, lambda r: commit_text(r["commit"]))]
+                row += [_each(records, lambda r: ", ".join(r["symmetries"] or ()))]
+                rows.append([*row, f"`{records[0]['command']}`"])
         return columns, rows
 
     def notes(self) -> dict[str, list[str]]:

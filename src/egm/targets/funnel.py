@@ -48,6 +48,12 @@ class Funnel(Target):
         normaliser = 0.5 * (self.dim * math.log(2 * math.pi) + math.log(VARIANCE))
         return quadratic + 0.5 * (self.dim - 1) * first + normaliser
 
+    def chain_start(
+        self, chains: int, *, generator: torch.Generator, device: torch.device | str, dtype: torch.dtype
+    ) -> State:
+        """Standard normal states: of the reference law's, many lie where the neck is so steep that no step is taken."""
+        return {"x": torch.randn(chains, self.dim, generator=generator, device=device, dtype=dtype)}
+
     def _log_z(self) -> float:
         return 0.0
 
