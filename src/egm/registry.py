@@ -63,8 +63,8 @@ class MethodKind:
 
 
 BOOTSTRAP = (
-    *("epsilon", "bootstrap", "sites", "energy_target", "energy_learning_rate", "energy_ema", "energy_ema_start"),
-    *("clip_energy", "forward_looking"),
+    *("epsilon", "opening", "bootstrap", "sites", "energy_target", "energy_learning_rate", "energy_ema"),
+    *("energy_ema_start", "clip_energy", "forward_looking"),
 )
 SAMPLER_LOSS = (
     *("estimator", "real_loss", "symbol_loss", "lambda_disc", "lambda_cont", "time_weight", "bootstrap", "sites"),

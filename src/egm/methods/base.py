@@ -5,7 +5,7 @@ them. Times are stratified and ascending, t_i = t_min + (T_MAX − t_min)(i + u_
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
@@ -80,6 +80,11 @@ class Method(ABC):
     def averaging(self) -> bool:
         """Whether a running average has begun that losses use."""
         return False
+
+    @property
+    def phase(self) -> Hashable:
+        """What else changes the kernels that a step launches."""
+        return self.averaging
 
     def after_step(self, progress: float) -> None:
         """Called after each step; `progress` is the share of training that is done."""

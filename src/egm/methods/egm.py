@@ -7,14 +7,17 @@ the one estimator (`egm.estimators`):
     EGM-BS    r = min(t + ε, 1) with the running average of E^φ (the target's energy at r = 1): the prediction;
               r = 1 with the target's energy: Ê_t, on which E^φ is regressed (noised energy matching)
 
-Times are stratified and ascending, so which states have t + ε ≥ 1 is known without looking at the device.
+Times are stratified and ascending, so which states have t + ε ≥ 1 is known without looking at the device. With
+`opening` all are late at first, and their interval opens towards t_min in STAGES equal parts: E^φ at t is bootstrapped
+from later times, so it is learned once they are. Learned all at once, early times follow what later ones do not know
+yet, and the sampler, on whose draws all is trained, follows them.
 """
 
 from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import torch
@@ -35,7 +38,10 @@ from egm.processes.base import DenoisingProcess, Process
 from egm.processes.jump import Jump
 from egm.single_site import single_site
 from egm.spaces import State
+from egm.train.buffer import ReplayBuffer
 from egm.train.guard import EnergyGuard
+
+STAGES = 50
 
 
 class EGM(Method):
@@ -74,6 +80,7 @@ class EGM(Method):
         super().__init__(energy, path, processes, network, error)
         self.energy_model, self.options = energy_model, options
         self.t_min = default_t_min(path) if options.t_min is None else options.t_min
+        self.stage = 0 if options.opening else STAGES
         self.average: AveragedModel | None = None
         if energy_model is not None:
             self.average = AveragedModel(energy_model.network, multi_avg_fn=get_ema_multi_avg_fn(options.energy_ema))
@@ -161,15 +168,31 @@ class EGM(Method):
         return x_t, t, *self._estimates(x_t, t, far, generator)
 
     def after_step(self, progress: float) -> None:
-        """Update the running average of E^φ."""
+        """Update the running average of E^φ, and open the next times where they are due."""
+        if self.options.opening:  # a run that is extended does not close them again
+            self.stage = max(self.stage, min(STAGES, int(STAGES * progress / self.options.opening)))
         begun = self.averaging or progress >= self.options.energy_ema_start
         if self.energy_model is not None and self.average is not None and begun:
             self.average.update_parameters(self.energy_model.network)
 
+    @property
+    def phase(self) -> Hashable:
+        """Whether averaging has begun, and which times are open."""
+        return self.averaging, self.stage
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "stage": self.stage}
+
+    def load_state_dict(self, state: dict[str, Any], buffer: ReplayBuffer) -> None:
+        super().load_state_dict(state, buffer)
+        self.stage = state["stage"]
+
     def times(self, n: int, generator: torch.Generator) -> tuple[Tensor, int]:
         """n stratified times in ascending order, and how many of them are bootstrapped (t + ε < 1)."""
-        t, span = stratified_times(n, generator, start=self.t_min), T_MAX - self.t_min
-        far = int(n * (1 - self.options.epsilon - self.t_min) / span) if self.energy_model is not None else 0
+        span = (T_MAX - self.t_min) * min(1.0, (self.stage + 1) / STAGES)
+        start = T_MAX - span if self.stage + 1 < STAGES else self.t_min
+        t = stratified_times(n, generator, start=start)
+        far = int(n * (1 - self.options.epsilon - start) / span) if self.energy_model is not None else 0
         return t, max(0, min(n, far))
 
     def _estimates(

@@ -31,6 +31,9 @@ class EGMOptions:
         memory: bytes that proposals may take at once.
 
         epsilon: the bootstrapping step ε.
+        opening: share of training in which the smallest time falls from 1 to t_min. Late times, which the target's
+            energy settles, are then learned before the earlier ones that are bootstrapped from them; 0 trains on all
+            times from the first step on, as the paper does.
         bootstrap: "proposals" (random end points at r), or "single-site": the limit ε → 0 for masked variables, which
             needs no proposals (other variables keep theirs).
         sites: masked sites looked at in each state by "single-site".
@@ -56,6 +59,7 @@ class EGMOptions:
     memory: int = 2**30
 
     epsilon: float = 0.1
+    opening: float = 0.0
     bootstrap: Literal["proposals", "single-site"] = "proposals"
     sites: int = 8
     energy_target: Literal["direct", "bootstrap"] = "bootstrap"
@@ -76,5 +80,5 @@ class EGMOptions:
             raise ValueError(f"clip_energy must be a finite number, or None for no clipping, got {self.clip_energy}")
         check_numbers(
             self, positive=("clip_estimate", "memory", "energy_learning_rate"),
-            non_negative=("lambda_disc", "lambda_cont"), decays=("energy_ema",), shares=("energy_ema_start",),
+            non_negative=("lambda_disc", "lambda_cont"), decays=("energy_ema",), shares=("energy_ema_start", "opening"),
         )  # fmt: skip

@@ -1,8 +1,9 @@
 """A gradient step or a simulation as one CUDA graph: thousands of small kernels are launched by one call.
 
 The first calls run as they are. Then the step is recorded, and from there on replayed; whatever may change what the
-step does (the size of the buffer, whether averaging has begun) is part of a key, and a new key records anew. A step
-that cannot be recorded (an energy that waits for the device, say) goes on as it is, with one warning.
+step does (the size of the buffer, whether averaging has begun, which times are open) is part of a key, and a new key
+records anew. A step that cannot be recorded (an energy that waits for the device, say) goes on as it is, with one
+warning.
 """
 
 from __future__ import annotations

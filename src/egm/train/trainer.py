@@ -104,7 +104,7 @@ class Trainer:
                         if self.method.needs_draws:
                             self.method.refresh(self.buffer, self.draw())
                     self.set_learning_rates()
-                    values = self.captured((self.buffer.filled, self.method.averaging))
+                    values = self.captured((self.buffer.filled, self.method.phase))
                     self.update_averages()
                     self.step += 1
                     self.report(values)
