@@ -350,7 +350,7 @@ OUTSIDE = {
     **dict.fromkeys(("learning_rate", "energy_learning_rate", "clip_gradient", "clip_estimate"), 0.0),
     **dict.fromkeys(("final_learning_rate", "weight_decay", "lambda_disc", "lambda_cont"), -0.1),
     **dict.fromkeys(("ema", "energy_ema"), 1.0),
-    **dict.fromkeys(("ema_start", "energy_ema_start", "t_min"), 1.1),
+    **dict.fromkeys(("ema_start", "energy_ema_start", "opening", "t_min"), 1.1),
     **{"epsilon": 1.0, "clip_energy": float("nan")},
 }
 

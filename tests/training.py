@@ -26,7 +26,7 @@ TINY: dict[str, Any] = {
     **{"batch_size": 8, "proposals": 4, "inner_steps": 6, "refresh": 16, "buffer": 40, "sample_steps": 4},
     **{"log_every": 7, "checkpoint_every": 10, "ema_start": 0.5, "evaluation_size": 20},
 }
-TINY_BS: dict[str, Any] = {**TINY, "energy_target": "direct", "energy_ema_start": 0.3}
+TINY_BS: dict[str, Any] = {**TINY, "energy_target": "direct", "energy_ema_start": 0.3, "opening": 0.4}
 #: the same with networks, for EGM, EGM-BS and EGM-SP
 SMALL: dict[str, Any] = {**TINY, "network": "MLP(width=8)", "device": "cpu", "progress": False}
 SMALL_BS: dict[str, Any] = {**SMALL, **TINY_BS, "energy_network": "MLP(width=8)"}

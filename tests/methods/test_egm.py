@@ -9,12 +9,13 @@ from torch import nn
 
 from egm.energy_model import EnergyModel
 from egm.methods.base import T_MAX
-from egm.methods.egm import EGM, default_t_min
+from egm.methods.egm import EGM, STAGES, default_t_min
 from egm.methods.egm_options import EGMOptions
 from egm.paths import VE, VP, CondOT, Masked, ProductPath, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow, Jump
 from egm.spaces import Categorical, Real, Space
 from egm.targets import Ising, Target
+from egm.train.buffer import ReplayBuffer
 from egm.train.guard import EnergyGuard
 from egm_cases import ORACLES, Constant, Exact, Outputs, end_points, method_of, seeded
 from marginals import LabelledGaussians, TinyIsing
@@ -45,6 +46,45 @@ def test_times_are_stratified_and_those_bootstrapped_end_before_one(n, epsilon, 
 def test_times_without_an_energy_model_all_end_at_one():
     method = method_of(TinyIsing(), 50, epsilon=0.1)
     assert method.times(50, seeded())[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("progress", "opened"), [(None, 1 / STAGES), (0.2, 0.52), (0.392, 1.0), (0.4, 1.0), (1.0, 1.0)]
+)
+def test_times_open_from_late_to_early(progress, opened):
+    """In 50 parts over 0.4 of training; by 0.2 half are done and one is under way."""
+    oracle = TinyIsing()
+    method = method_of(oracle, 1000, model=Exact(oracle), epsilon=0.1, t_min=0.05, opening=0.4)
+    if progress is not None:
+        method.after_step(progress)
+    t, far = method.times(1000, seeded())
+    start = T_MAX - opened * (T_MAX - 0.05)
+    assert float(t[0]) == pytest.approx(start, abs=2e-3)
+    edges = torch.linspace(start, T_MAX, 1001, dtype=torch.float64)
+    assert bool(((t >= edges[:-1] - 1e-6) & (t <= edges[1:] + 1e-6)).all())
+    assert abs(int((t + 0.1 < 1).sum()) - far) <= 1
+
+
+def test_without_opening_all_times_are_there_from_the_first():
+    oracle = TinyIsing()
+    method = method_of(oracle, 1000, model=Exact(oracle))
+    phase = method.phase
+    assert float(method.times(1000, seeded())[0][0]) < 1e-3
+    method.after_step(0.0)
+    assert method.phase == (True, phase[1])
+
+
+def test_times_do_not_close_again():
+    oracle = TinyIsing()
+    method = method_of(oracle, 8, model=Exact(oracle), opening=0.5)
+    method.after_step(0.25)
+    half, kept = method.phase, method.state_dict()
+    method.after_step(0.1)  # of a run that was extended
+    assert method.phase == half
+    other = method_of(oracle, 8, model=Exact(oracle), opening=0.5)
+    assert other.times(8, seeded())[0][0] > method.times(8, seeded())[0][0]
+    other.load_state_dict(kept, ReplayBuffer(8))
+    assert torch.equal(other.times(8, seeded())[0], method.times(8, seeded())[0])
 
 
 def test_times_are_uniform():

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -176,7 +176,7 @@ class EGM(Method):
             self.average.update_parameters(self.energy_model.network)
 
     @property
-    def phase(self) -> Hashable:
+    def phase(self) -> tuple[bool, int]:
         """Whether averaging has begun, and which times are open."""
         return self.averaging, self.stage
 
