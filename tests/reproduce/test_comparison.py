@@ -223,6 +223,16 @@ def test_a_shortened_recipe_of_the_paper_says_what_all_of_it_would_take(tmp_path
     assert rows[0][columns.index("of the recipe")] == "25% (all would take 1.0 h)"  # of 100 000 steps
 
 
+@pytest.mark.parametrize(("runs", "text"), [(1, "none"), (0, "not run")])
+def test_a_run_without_a_quantity_is_not_one_that_is_missing(tmp_path, runs, text):
+    table = Table(
+        "t", "T", ("peak_memory_gib",), {}, (Row("x", "gibbs", paper=1, published={"peak_memory_gib": [1, None]}),)
+    )
+    made = [record(recipe="paper/x", method="gibbs", peak_memory_gib=None)] * runs
+    columns, rows = Shown(table, ["paper"], write_records(tmp_path, "t", made)).comparison()
+    assert rows[0][columns.index("ours")] == text
+
+
 def test_markdown_and_html_escape():
     grid = ["a|b", "c"], [["<x>", "`y & z`"]]
     assert markdown(grid) == "| a\\|b | c |\n| --- | --- |\n| <x> | `y & z` |"

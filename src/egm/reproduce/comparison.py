@@ -91,8 +91,8 @@ class Spread:
 class Line:
     """One quantity of one cell; `at_floor` counts seeds, None where it cannot be said.
 
-    `unequal` says that a run at equal calls had not those of the run that is shown for the other method, `outdated`
-    that the recipe of a run has changed.
+    `run` says whether there are records, which may be without this quantity; `unequal` that a run at equal calls had
+    not those of the run that is shown for the other method; `outdated` that the recipe of a run has changed.
     """
 
     target: str
@@ -107,6 +107,7 @@ class Line:
     at_floor: int | None = None
     resampled_at_floor: int | None = None
     beside: Spread | Published | None = None
+    run: bool = True
     unequal: bool = False
     outdated: bool = False
     marks: tuple[str, ...] = ()
@@ -171,7 +172,7 @@ def _line(table: Table, target: str, metric: str, cell: Cell, records: Sequence[
     pairs = [(record, value) for record in records if (value := quantity.value(record)) is not None]
     name, published = table.targets.get(target, target), cell.published.get(metric)
     if not pairs:
-        return None if published is None or published.of else Line(name, metric, cell, published)
+        return None if published is None or published.of else Line(name, metric, cell, published, run=bool(records))
     scores = [record["metrics"][metric] for record, _ in pairs if metric in record["metrics"]]
     again = [record["resampled"][metric]["mean"] for record, _ in pairs if metric in (record["resampled"] or {})]
     return Line(

@@ -53,7 +53,7 @@ class Shown:
             made = [_folder(line.cell), str(len(line.seeds))] if line.seeds else ["", ""]
             row = [line.target, QUANTITIES[line.metric].label, line.cell.label, *made]
             row += [stated_text(line.published, line.metric)] if published else []
-            row += [spread_text(line.value, line.metric) or "not run"]
+            row += [spread_text(line.value, line.metric) or ("none" if line.run else "not run")]
             row += [spread_text(line.resampled, line.metric)] if resampled else []
             row += [beside_text(line, self.table)] if beside else []
             rows.append([*row, number_text(line.floor, line.metric), "; ".join(line.marks)])
