@@ -226,7 +226,7 @@ def make_method(config: Mapping[str, Any], sampler: Sampler, *, energy_network: 
     if sampler.target is None:
         raise ValueError("training needs the target")
     kind = method_kind(config["method"])
-    options = kind.options(**{f.name: config[f.name] for f in dataclasses.fields(kind.options)})
+    options = kind.options(**{f.name: config[f.name] for f in dataclasses.fields(kind.options) if f.name in config})
     parts = (EnergyGuard(sampler.target), sampler.path, sampler.processes, sampler.network)
     given: dict[str, Any] = {"error": sampler.error, "options": options}
     if kind.learns_energy:

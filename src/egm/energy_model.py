@@ -9,7 +9,7 @@ the terms of the energy that revealed sites determine already. On a purely maske
 where no site is masked: there E^φ is the energy itself.
 
 Noised energy matching regresses E^φ_t on the importance-sampling estimate Ê_t; offset and scale are set once from the
-first estimates, so that the network's output is of unit size.
+first estimates (those of late times, if times open from there), so that the network's output is of about unit size.
 """
 
 from __future__ import annotations

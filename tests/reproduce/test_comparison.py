@@ -123,11 +123,18 @@ def test_more_is_better_for_some():
 
 
 @pytest.mark.parametrize(
-    ("gibbs", "egm", "best"), [(0.15, 0.14, None), (0.15, 0.17, "gibbs"), (0.19, 0.17, "egm"), (0.17, 0.17, None)]
+    ("gibbs", "egm", "best", "worse"),
+    [
+        (0.14, 0.15, None, False),
+        (0.15, 0.17, "gibbs", True),
+        (0.19, 0.17, "egm", False),
+        (0.17, 0.17, None, False),
+    ],
 )
-def test_below_the_floor_nobody_is_best(gibbs, egm, best):  # which is 0.16
-    lines = lines_of({"gibbs": [gibbs], "egm": [egm]})
+def test_below_the_floor_nobody_is_better(gibbs, egm, best, worse):  # which is 0.16
+    lines = lines_of({"gibbs": [gibbs], "egm": [egm]}, repeats=5)  # too few to be called at the floor
     assert [name for name, line in lines.items() if "best" in line.marks] == ([] if best is None else [best])
+    assert ("worse than gibbs" in lines["egm"].marks) is worse
 
 
 def test_lines_with_fewer_draws_are_compared_with_no_other():
@@ -223,13 +230,12 @@ def test_a_shortened_recipe_of_the_paper_says_what_all_of_it_would_take(tmp_path
     assert rows[0][columns.index("of the recipe")] == "25% (all would take 1.0 h)"  # of 100 000 steps
 
 
-@pytest.mark.parametrize(("runs", "text"), [(1, "none"), (0, "not run")])
+@pytest.mark.parametrize(("runs", "text"), [(1, "none"), (0, "not run")])  # of the second kind of recipe
 def test_a_run_without_a_quantity_is_not_one_that_is_missing(tmp_path, runs, text):
-    table = Table(
-        "t", "T", ("peak_memory_gib",), {}, (Row("x", "gibbs", paper=1, published={"peak_memory_gib": [1, None]}),)
-    )
+    row = Row("x", "gibbs", fast=1, paper=1, published={"peak_memory_gib": [1, None]})
+    table = Table("t", "T", ("peak_memory_gib",), {}, (row,))
     made = [record(recipe="paper/x", method="gibbs", peak_memory_gib=None)] * runs
-    columns, rows = Shown(table, ["paper"], write_records(tmp_path, "t", made)).comparison()
+    columns, rows = Shown(table, ["fast", "paper"], write_records(tmp_path, "t", made)).comparison()
     assert rows[0][columns.index("ours")] == text
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import egm
+from egm.methods.egm import STAGES
 from egm.targets.base import EnergyError
 from egm.train.capture import WARM_UP, CapturedStep
 from training import SPACES, Recorder, double_well, make_trainer, own_target
@@ -35,12 +36,45 @@ def test_the_cpu_never_records(monkeypatch):
     assert target.energy_calls == 7 * len(values)
 
 
+def test_what_is_new_runs_before_it_is_recorded(monkeypatch):
+    """A kernel that is met for the first time could not be loaded in a recording."""
+    events = []
+
+    class Recording:
+        def replay(self):
+            events.append("replayed")
+
+    def record(self, key):
+        events.append(f"recorded {key}")
+        self._graph, self._key = Recording(), key
+
+    monkeypatch.setattr(CapturedStep, "_record", record)
+    captured = CapturedStep(lambda: events.append("plain") or {}, torch.Generator(), None)
+    captured._enabled = True
+    for key in "a" * (WARM_UP + 2) + "bbba":
+        captured(key)
+    first = ["plain"] * WARM_UP + ["recorded a", "replayed", "replayed"]
+    assert events == [*first, "plain", "recorded b", "replayed", "replayed", "plain"]
+
+
+def test_times_that_open_are_part_of_the_key():
+    keys = []
+    trainer = make_trainer(SPACES["mixed"](), "egm-bs", steps=128, opening=0.5, energy_ema_start=0.0)
+    trainer.captured = lambda key: keys.append(key) or trainer.gradient_step()  # type: ignore[assignment]
+    trainer.train()
+    stages = [stage for _, (_, stage) in keys]
+    done = [max(step - 1, 0) for step in range(128)]  # 50 parts over 64 of the steps
+    assert stages == [min(STAGES * steps // 64, STAGES - 1) for steps in done]
+
+
 # ---------------------------------------------------------------------- on a GPU
 
 
 def train(target, method="egm-bs", *, plain: bool, then=lambda row: None, **options):
     """The log and the trainer of a run whose steps are recorded, or plain."""
     progress = Recorder(then)
+    if method == "egm-bs":
+        options = {"opening": 0.0, **options}
     trainer = make_trainer(target, method, device="cuda", progress=progress, **{**OPTIONS, **options})
     if plain:
         trainer.captured = lambda key: trainer.gradient_step()  # type: ignore[assignment]
@@ -84,11 +118,26 @@ def test_recorded_steps_are_plain_steps(recordings, space, method):
     torch.testing.assert_close(
         trainer.method.network.state_dict(), plain.method.network.state_dict(), rtol=1e-3, atol=1e-4
     )
-    averaging = [(32, True)] if method == "egm-bs" else []
-    last = (40, method == "egm-bs")
+    averages, bootstraps = [False, False, True, True], method == "egm-bs"
+    if not bootstraps:
+        averages = [False] * 3
+    phases = averages if method == "egm-sp" else [(begun, STAGES - 1) for begun in averages]
     draws = [key for key in recordings if key[0] == "draws"]
-    assert [key for key in recordings if key not in draws] == [(16, False), (32, False), *averaging, last]
-    assert len(draws) == 2  # before and after averaging of the network begins
+    assert [key for key in recordings if key not in draws] == list(
+        zip([16, 32, 32, 40] if bootstraps else [16, 32, 40], phases, strict=True)
+    )
+    assert len(draws) == 1  # the last of five is the first by the average
+
+
+@needs_cuda
+def test_steps_are_recorded_again_as_times_open(recordings):
+    expected, _ = train(SPACES["mixed"](), plain=True, opening=0.9, steps=150)
+    found, _ = train(SPACES["mixed"](), plain=False, opening=0.9, steps=150)
+    assert_same_logs(found[:STEPS], expected[:STEPS])
+    stages = [phase[1] for _, phase in (key for key in recordings if key[0] != "draws")]
+    assert len(set(stages)) > STAGES // 2
+    assert stages == sorted(stages)
+    assert stages[-1] == STAGES - 1
 
 
 @needs_cuda

@@ -77,6 +77,17 @@ def test_a_run_without_a_checkpoint_begins_again(tmp_path, whole):
     assert_same_runs(tmp_path, whole("mixed", "egm-bs"))
 
 
+def test_a_run_from_before_an_option_goes_on_with_its_default(tmp_path):
+    egm.fit(SPACES["mixed"](), "egm-bs", out=tmp_path, **{**RUN, "opening": 0.0})
+    config, state = tmp_path / "config.yaml", torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    lines = config.read_text(encoding="utf-8").splitlines(keepends=True)
+    config.write_text("".join(line for line in lines if not line.startswith("opening:")), encoding="utf-8")
+    assert len(config.read_text(encoding="utf-8").splitlines()) == len(lines) - 1
+    torch.save({**state, "method": {}}, tmp_path / "checkpoint.pt")
+    egm.resume(tmp_path, steps=STEPS + 3, progress=False)
+    assert state_of(tmp_path)["step"] == STEPS + 3
+
+
 def test_a_checkpoint_of_another_kind_of_device_goes_on(tmp_path):
     """Its random state means nothing here; what the optimiser does on this device stays."""
     egm.fit(SPACES["mixed"](), "egm-bs", out=tmp_path, **RUN)

@@ -80,7 +80,7 @@ class EGM(Method):
         super().__init__(energy, path, processes, network, error)
         self.energy_model, self.options = energy_model, options
         self.t_min = default_t_min(path) if options.t_min is None else options.t_min
-        self.stage = 0 if options.opening else STAGES
+        self.stage = 0 if options.opening and energy_model is not None else STAGES - 1
         self.average: AveragedModel | None = None
         if energy_model is not None:
             self.average = AveragedModel(energy_model.network, multi_avg_fn=get_ema_multi_avg_fn(options.energy_ema))
@@ -170,7 +170,7 @@ class EGM(Method):
     def after_step(self, progress: float) -> None:
         """Update the running average of E^φ, and open the next times where they are due."""
         if self.options.opening:  # a run that is extended does not close them again
-            self.stage = max(self.stage, min(STAGES, int(STAGES * progress / self.options.opening)))
+            self.stage = max(self.stage, min(STAGES - 1, int(STAGES * progress / self.options.opening)))
         begun = self.averaging or progress >= self.options.energy_ema_start
         if self.energy_model is not None and self.average is not None and begun:
             self.average.update_parameters(self.energy_model.network)
@@ -185,11 +185,11 @@ class EGM(Method):
 
     def load_state_dict(self, state: dict[str, Any], buffer: ReplayBuffer) -> None:
         super().load_state_dict(state, buffer)
-        self.stage = state["stage"]
+        self.stage = state.get("stage", self.stage)
 
     def times(self, n: int, generator: torch.Generator) -> tuple[Tensor, int]:
         """n stratified times in ascending order, and how many of them are bootstrapped (t + ε < 1)."""
-        span = (T_MAX - self.t_min) * min(1.0, (self.stage + 1) / STAGES)
+        span = (T_MAX - self.t_min) * (self.stage + 1) / STAGES
         start = T_MAX - span if self.stage + 1 < STAGES else self.t_min
         t = stratified_times(n, generator, start=start)
         far = int(n * (1 - self.options.epsilon - start) / span) if self.energy_model is not None else 0

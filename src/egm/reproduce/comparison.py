@@ -7,7 +7,7 @@ Beside it stand the published number, a baseline's value and the floor that exac
     at the floor            every seed is, by the rule of `egm.metrics.floors` (or "2 of 3 at the floor")
     resampled at the floor  draws are not, but every seed's resampled ones are
     worse than the paper    than its mean by more than two of its standard deviations, and by more than it was rounded
-    worse than METHOD       a baseline's mean is better, and this one is not at the floor
+    worse than METHOD       a baseline's mean is better (above the floor), and this one is not at the floor
     n = 790                 fewer draws than in the other lines (chains may visit fewer states), which distances feel:
                             such a line is compared with no other
     not at equal calls      the other method was run again since, with another number of energy calls
@@ -124,11 +124,6 @@ class Line:
             return math.inf
         return -self.value.mean if QUANTITIES[self.metric].more else self.value.mean
 
-    @property
-    def excess(self) -> float:
-        """What of a distance is above its floor; of other quantities, `mean`."""
-        return self.mean if self.floor is None else max(0.0, self.mean - self.floor)
-
 
 def compare(table: Table, found: Mapping[str, Sequence[tuple[Cell, Sequence[Record]]]]) -> list[Line]:
     """The lines of a table: targets in their order, metrics, then cells.
@@ -141,7 +136,8 @@ def compare(table: Table, found: Mapping[str, Sequence[tuple[Cell, Sequence[Reco
     for target, cells in found.items():
         for metric in table.metrics:
             group = [line for cell, records in cells if (line := _line(table, target, metric, cell, records))]
-            group = [replace(line, unequal=_unequal(line.cell, cells)) for line in group]
+            ran = {id(cell.row) for cell, records in cells if records}
+            group = [replace(line, unequal=_unequal(line.cell, cells), run=id(line.cell.row) in ran) for line in group]
             lines += _judged(table, [line for line in group if line.value is not None or _alone(line, group)])
     return lines
 
@@ -172,7 +168,7 @@ def _line(table: Table, target: str, metric: str, cell: Cell, records: Sequence[
     pairs = [(record, value) for record in records if (value := quantity.value(record)) is not None]
     name, published = table.targets.get(target, target), cell.published.get(metric)
     if not pairs:
-        return None if published is None or published.of else Line(name, metric, cell, published, run=bool(records))
+        return None if published is None or published.of else Line(name, metric, cell, published)
     scores = [record["metrics"][metric] for record, _ in pairs if metric in record["metrics"]]
     again = [record["resampled"][metric]["mean"] for record, _ in pairs if metric in (record["resampled"] or {})]
     return Line(
@@ -222,7 +218,10 @@ def _marks(line: Line, group: Sequence[Line], whose: str) -> tuple[str, ...]:
         marks.append("not at equal calls: run it again")
     if line.outdated:
         marks.append("by an earlier recipe")
-    if len(peers) > 1 and all(line.excess < other.excess for other in peers if other is not line):
+    floors = [other.floor for other in peers if other.floor is not None]
+    floor = statistics.fmean(floors) if floors else -math.inf  # those of several lines differ a little
+    others, own = [other for other in peers if other is not line], max(floor, line.mean)
+    if others and all(own < max(floor, other.mean) for other in others):
         marks.append("best")
     if line.at_floor and line.n == most:  # that of fewer draws is a wider one
         marks.append("at the floor" if line.all_at_floor else f"{line.at_floor} of {len(line.seeds)} at the floor")
@@ -234,6 +233,6 @@ def _marks(line: Line, group: Sequence[Line], whose: str) -> tuple[str, ...]:
             of = f"'s {stated.of}" if whose == "the paper" else f" ({stated.of})"
             marks.append(f"worse than {whose}" + (of if stated.of else ""))
     if line.cell.method in OURS and not line.all_at_floor:
-        better = [other for other in peers if other.cell.method not in OURS and other.mean < line.mean]
+        better = [other for other in others if other.cell.method not in OURS and max(floor, other.mean) < own]
         marks += [f"worse than {other.cell.label}" for other in better]
     return tuple(marks)

@@ -1,9 +1,9 @@
 """A gradient step or a simulation as one CUDA graph: thousands of small kernels are launched by one call.
 
 The first calls run as they are. Then the step is recorded, and from there on replayed; whatever may change what the
-step does (the size of the buffer, whether averaging has begun, which times are open) is part of a key, and a new key
-records anew. A step that cannot be recorded (an energy that waits for the device, say) goes on as it is, with one
-warning.
+step does (the size of the buffer, whether averaging has begun, which times are open) is part of a key, and under a new
+key it runs once as it is, since kernels that it has not met yet could not be loaded in a recording, and is recorded
+anew. A step that cannot be recorded (an energy that waits for the device, say) goes on as it is, with one warning.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class CapturedStep:
         self._step, self._generator, self._target, self._what = step, generator, target, what
         self._enabled = generator.device.type == "cuda"
         self._calls = 0
-        self._key: Hashable = None
+        self._key: Hashable = None  # of the recording
+        self._last: Hashable = None  # of the last call
         self._graph: torch.cuda.CUDAGraph | None = None
         self._values: dict[str, Tensor] = {}
         self._cost = 0, 0  # energies and gradients of one replay
@@ -50,7 +51,8 @@ class CapturedStep:
     def __call__(self, key: Hashable) -> dict[str, Tensor]:
         """One step; the values returned are overwritten by the next."""
         self._calls += 1
-        if not self._enabled or self._calls <= WARM_UP:
+        new, self._last = key != self._last, key
+        if not self._enabled or self._calls <= WARM_UP or new:
             return self._step()
         if self._graph is None or key != self._key:
             self._record(key)
