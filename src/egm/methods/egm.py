@@ -41,7 +41,7 @@ from egm.spaces import State
 from egm.train.buffer import ReplayBuffer
 from egm.train.guard import EnergyGuard
 
-STAGES = 50
+STAGES = 50  # in which times open
 
 
 class EGM(Method):
