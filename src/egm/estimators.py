@@ -8,9 +8,9 @@ with E_1 the target's energy at r = 1 (EGM) or a learned E^φ_r at r = t + ε (E
 through the denoiser (or the jump kernel) alone, so that is what is averaged. Sums run over chunks of proposals in log
 space; memory is bounded and the result does not depend on the chunks beyond rounding.
 
-Proposals may follow the reference law instead, q^ref_{r|t} ∝ p_{t|r}(x_t | ·) p^ref_r: then w^k ∝ exp(−E_r)/p^ref_r at
-x_r^k and p^ref_t(x_t) takes the place of Z_{r|t}(x_t). The estimate converges to the same generator; its variance is
-that of exp(−E_r)/p^ref_r, and nothing is singular at t = 0, where flat proposals of a Gaussian path spread as 1/α_t.
+Proposals may follow other laws q instead (`egm.proposals`), with w^k ∝ exp(−E_r) p_{t|r}(x_t | ·)/q at x_r^k. The
+estimate converges to the same generator; its variance is that of these weights. By the reference law nothing is
+singular at t = 0, where flat proposals of a Gaussian path spread as 1/α_t; the sampler's own steps know the target.
 
 Where E_r has a gradient, the denoiser of a real variable can be averaged from it instead of from end points, by the
 target score identity ∇ log p_t(x_t) = −(α_r/α_t) E[∇E_r(x_r) | x_t]. That has the smaller variance where σ_t is small.
@@ -38,6 +38,7 @@ from egm.paths.base import Proposal, Time
 from egm.paths.product import ProductPath
 from egm.processes.base import DenoisingProcess, Process
 from egm.processes.jump import Jump
+from egm.proposals import OwnSteps, make_proposals
 from egm.spaces import Space, State
 
 DRAW_TOGETHER = 128  # proposals drawn by one call, whatever the chunk: random numbers do not depend on memory
@@ -72,7 +73,7 @@ def estimate(
     *,
     r: Time = 1.0,
     count: int,
-    proposal: Proposal = "flat",
+    proposal: Proposal | OwnSteps = "flat",
     scores: EnergyAndGradient | None = None,
     centred: bool = False,
     generator: torch.Generator | None = None,
@@ -90,7 +91,7 @@ def estimate(
         t: their times, [...] or a number.
         r: the time of the end points, t < r ≤ 1.
         count: number K of proposals for each state.
-        proposal: "flat" (the paper's) or "reference".
+        proposal: "flat" (the paper's), "reference", or the sampler's own steps.
         scores: called in the place of `energy`, returns E_r and its gradients with respect to the real variables,
             which are averaged instead of their end points; for processes that predict the denoiser.
         centred: leave out the error of the proposals' own mean, for the same processes; without `scores`.
@@ -104,7 +105,7 @@ def estimate(
     x_t = path.space.narrowed(x_t)
     chunk = chunk_size(processes, x_t, count=count, memory=memory)
     most = slice_size(state_bytes * batch.numel(), memory)
-    draw = path.proposer(x_t, t, r, law=proposal)
+    proposals = make_proposals(path, processes, x_t, t, r, law=proposal)
     peak: Tensor | None = None
     total = square = torch.zeros(())
     averages: State = {}
@@ -113,7 +114,7 @@ def estimate(
     for start in range(0, count, chunk):
         stop = min(start + chunk, count)
         blocks = range(start, stop, DRAW_TOGETHER)
-        drawn = [draw(min(DRAW_TOGETHER, stop - first), generator) for first in blocks]
+        drawn = [proposals.draw(min(DRAW_TOGETHER, stop - first), generator) for first in blocks]
         x_r = {name: torch.cat([part[name] for part in drawn]) for name in x_t}
         starts = range(0, stop - start, most)
         slices = [{name: x[i : i + most] for name, x in x_r.items()} for i in starts]
@@ -123,8 +124,8 @@ def estimate(
         else:
             values, gradients = zip(*(scores(part, r) for part in slices), strict=True)
             log_w, averaged = -torch.cat(values), {**x_r, **_scores(gradients)}
-        if proposal == "reference":
-            log_w = log_w - path.prior_log_prob(x_r, r)
+        if proposals.log_factor is not None:
+            log_w = log_w + proposals.log_factor(x_r)
         new_peak = log_w.amax(0) if peak is None else torch.maximum(peak, log_w.amax(0))
         # Where every weight so far is zero the peak is −inf; any finite number keeps exp(−inf − peak) at zero.
         safe = torch.where(new_peak == -math.inf, 0.0, new_peak)
@@ -144,7 +145,7 @@ def estimate(
     divisor = torch.where(empty, 1.0, total)
     log_mean = torch.where(empty, -math.inf, torch.where(empty, 0.0, peak) + torch.log(divisor) - math.log(count))
     means = {name: average / _over(divisor, average) for name, average in averages.items()}
-    known = {name: denoised[name].path.proposal_law(x_t[name], t, r, law=proposal)[0] for name in sums}
+    known = proposals.means() if centred else {}
     means |= {name: means[name] - plain / count + known[name] for name, plain in sums.items()}
     scored = denoised if scores is not None else {}
     prediction = {
@@ -154,8 +155,7 @@ def estimate(
         for name, process in processes.items()
     }
     ess = total.square() / (torch.where(empty, 1.0, square) * count)
-    normaliser = path.log_normaliser(x_t, t, r) if proposal == "flat" else path.prior_log_prob(x_t, t)
-    return Estimate(prediction, (-log_mean - normaliser).expand(batch), ess)
+    return Estimate(prediction, (-log_mean - proposals.constant).expand(batch), ess)
 
 
 def _check(count: int, t: Time, r: Time, *, both: bool) -> None:

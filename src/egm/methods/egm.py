@@ -30,12 +30,13 @@ from egm.estimators import Estimate, estimate, wide_bytes
 from egm.losses import variable_loss
 from egm.methods.base import T_MAX, Method, stratified_times
 from egm.methods.egm_options import EGMOptions
-from egm.networks.base import activation_bytes, is_built_in, rounding
+from egm.networks.base import activation_bytes, is_built_in, predict, rounding
 from egm.paths.discrete import Masked
 from egm.paths.gaussian import VE
 from egm.paths.product import ProductPath
 from egm.processes.base import DenoisingProcess, Process
 from egm.processes.jump import Jump
+from egm.proposals import OwnSteps
 from egm.single_site import single_site
 from egm.spaces import State
 from egm.train.buffer import ReplayBuffer
@@ -69,6 +70,11 @@ class EGM(Method):
                 f"egm-bs cannot train the continuous jump of '{jumps[0]}': it has no conditional generator for r < 1"
                 " that is consistent with the one for r = 1, so bootstrapping has nothing to average;"
                 " use method='egm', or a Flow or Diffusion"
+            )
+        if energy_model is None and options.proposal == "sampler":
+            raise ValueError(
+                "proposal='sampler' proposes the short steps of egm-bs; method='egm' has end points at r = 1 alone:"
+                " use proposal='reference'"
             )
         masked = any(isinstance(part, Masked) for part in path.paths.values())
         if energy_model is not None and options.bootstrap == "single-site" and not masked:
@@ -255,13 +261,22 @@ class EGM(Method):
         """The estimate for a part of the batch, from end points at r = 1 or at t + step."""
         x_t, t = {name: x[part] for name, x in x_t.items()}, t[part]
         r = 1.0 if step is None else t + step
+        law = self.options.proposal
+        if law == "sampler":
+            law = "reference" if step is None else self._own_steps(x_t, t)
         scores = self.energy.with_gradient if self.options.estimator == "scores" else None
         return estimate(
             energy, self.path, self.processes, x_t, t, r=r, count=self.options.proposals,
-            proposal=self.options.proposal, scores=scores, centred=self.options.estimator == "centred",
+            proposal=law, scores=scores, centred=self.options.estimator == "centred",
             generator=generator, memory=self.options.memory,
             state_bytes=self._energy_bytes if step is None else self._activation_bytes,
         )  # fmt: skip
+
+    def _own_steps(self, x_t: State, t: Tensor) -> OwnSteps:
+        if self.error is None:
+            raise ValueError("proposal='sampler' takes steps of the sampler, and their errors are not measured")
+        errors = {name: self.error(name, t) for name in self.path.space.real}
+        return OwnSteps(predict(self.network, self.processes, x_t, t), errors)
 
     def _learned_energy(self, x_r: State, r: Any) -> Tensor:
         """E^φ by its running average, once that has begun; on a GPU built-in ones in bfloat16 (but for their heads)."""

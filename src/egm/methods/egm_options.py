@@ -8,7 +8,6 @@ from typing import Literal
 
 from egm.losses import RealLoss, SymbolLoss
 from egm.methods.base import T_MAX
-from egm.paths.base import Proposal
 from egm.train.options import check_numbers
 
 
@@ -18,7 +17,8 @@ class EGMOptions:
 
     Attributes:
         proposals: number K of proposals for each state.
-        proposal: their law, "reference" or "flat" (the paper's), see `egm.estimators`.
+        proposal: their law, "reference", "flat" (the paper's), or "sampler", see `egm.proposals`: the last is for
+            EGM-BS, and where end points are at r = 1, which may lie in several modes, it is "reference".
         estimator: what is averaged for real variables: "end-points"; "centred", the same without the error of the
             proposals' own mean (flows and diffusions, small ε); or, where the energy has a gradient and the density no
             hard walls, "scores".
@@ -47,7 +47,7 @@ class EGMOptions:
     """
 
     proposals: int = 512
-    proposal: Proposal = "reference"
+    proposal: Literal["reference", "flat", "sampler"] = "reference"
     estimator: Literal["end-points", "centred", "scores"] = "end-points"
     real_loss: RealLoss = "denoiser"
     symbol_loss: SymbolLoss = "cross-entropy"

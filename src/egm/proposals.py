@@ -1,0 +1,116 @@
+"""What importance sampling draws end points x_r from, and the factor by which that differs from p_{t|r}(x_t | ·):
+
+    flat        q_{r|t}(x_r | x_t)     = p_{t|r}(x_t | x_r) / Z_{r|t}(x_t)
+    reference   q^ref_{r|t}(x_r | x_t) = p_{t|r}(x_t | x_r) p^ref_r(x_r) / p^ref_t(x_t)
+    sampler     K_θ(x_r | x_t), the step that the sampler itself takes from its present prediction: for reals
+                N(A x_t + B x̂_1, (V + B² err_t) I), for symbols the bridge averaged over the table
+
+Whatever the law q, E_t(x_t) = −log E_q[e^{−E_r(x_r)} p_{t|r}(x_t | x_r)/q(x_r | x_t)]. The first two laws know nothing
+of the target, and each of many coordinates adds its share to the variance of log w. Over short steps the sampler's own
+come near the law of x_r given x_t, for which weights are even; they begin as the reference's, which an untrained
+sampler follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from egm.paths.base import Proposal, Time
+from egm.paths.gaussian import GaussianPath
+from egm.paths.product import ProductPath
+from egm.processes.base import DenoisingProcess, Process
+from egm.spaces import State
+
+
+@dataclass(frozen=True)
+class OwnSteps:
+    """The sampler's steps at x_t.
+
+    Attributes:
+        prediction: its denoisers (means, tables) at x_t.
+        errors: the variances of the means, by which steps widen, [..., *sites].
+    """
+
+    prediction: State
+    errors: State
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """End points at r for states x_t.
+
+    Attributes:
+        draw: `count` of them as the first axis, again and again: draw(count, generator).
+        log_factor: log p_{t|r}(x_t | x_r)/q(x_r | x_t) but for `constant`; None where there is nothing more.
+        constant: the part of it that does not depend on x_r, [...].
+        means: E_q[x_r] of every real variable.
+    """
+
+    draw: Callable[[int, torch.Generator | None], State]
+    log_factor: Callable[[State], Tensor] | None
+    constant: Tensor
+    means: Callable[[], State]
+
+
+def make_proposals(
+    path: ProductPath, processes: Mapping[str, Process[Any]], x_t: State, t: Time, r: Time, *, law: Proposal | OwnSteps
+) -> Proposals:
+    """Proposals of any law."""
+    if isinstance(law, OwnSteps):
+        return _of_sampler(path, processes, x_t, t, r, own=law)
+    return _of_path(path, x_t, t, r, law=law)
+
+
+def _of_path(path: ProductPath, x_t: State, t: Time, r: Time, *, law: Proposal) -> Proposals:
+    """Flat proposals, or those of the reference law."""
+    gaussian = {name: part for name, part in path.paths.items() if isinstance(part, GaussianPath)}
+
+    def means() -> State:
+        return {name: part.proposal_law(x_t[name], t, r, law=law)[0] for name, part in gaussian.items()}
+
+    draw = path.proposer(x_t, t, r, law=law)
+    if law == "flat":
+        return Proposals(draw, None, path.log_normaliser(x_t, t, r), means)
+    return Proposals(draw, lambda x_r: -path.prior_log_prob(x_r, r), path.prior_log_prob(x_t, t), means)
+
+
+def _of_sampler(
+    path: ProductPath, processes: Mapping[str, Process[Any]], x_t: State, t: Time, r: Time, *, own: OwnSteps
+) -> Proposals:
+    """The sampler's own steps; those of a flow are its diffusion's, which has a density."""
+    laws: dict[str, tuple[Tensor, Tensor]] = {}
+    for name, process in processes.items():
+        if isinstance(process, DenoisingProcess):
+            x_1 = process.path.variable.project(own.prediction[name])
+            mean, variance, b = process.path.bridge(x_t[name], x_1, t, r)
+            laws[name] = mean, variance + b.square() * own.errors[name]
+    symbols = {name: process for name, process in processes.items() if name not in laws}
+    batch = path.space.batch_shape(x_t, latent=True)
+
+    def draw(count: int, generator: torch.Generator | None) -> State:
+        found: State = {}
+        for name in path.paths:
+            if name in laws:
+                (mean, variance), variable = laws[name], path.space.real[name]
+                noise = variable.noise((count, *batch), generator=generator, dtype=mean.dtype, device=mean.device)
+                found[name] = mean + variance.sqrt() * noise
+            else:
+                x, table = (y.expand(count, *y.shape) for y in (x_t[name], own.prediction[name]))
+                found[name] = symbols[name].step(x, table, t, r, generator=generator)
+        return path.space.narrowed(found)
+
+    def log_factor(x_r: State) -> Tensor:
+        total = path.log_prob(x_t, x_r, t, r)
+        for name, (mean, variance) in laws.items():
+            total = total - path.space.real[name].diagonal_log_prob(x_r[name] - mean, variance)
+        for name, process in symbols.items():
+            total = total - process.log_step(x_r[name].long(), x_t[name], own.prediction[name], t, r)
+        return total
+
+    constant = next(iter(own.prediction.values())).new_zeros(batch)
+    return Proposals(draw, log_factor, constant, lambda: {name: mean for name, (mean, _) in laws.items()})
