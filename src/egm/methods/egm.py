@@ -214,12 +214,15 @@ class EGM(Method):
         self, x_t: State, t: Tensor, far: int, generator: torch.Generator
     ) -> tuple[Estimate, Tensor]:
         """From end points at r: the first `far` states by E^φ, the others by the target's energy."""
-        start = 0 if self.options.energy_target == "direct" else far  # Ê_t of earlier states is bootstrapped as well
-        end = self._estimate(self.energy, x_t, t, slice(start, None), generator=generator) if start < len(t) else None
+        direct = self.options.energy_target == "direct"
+        start = 0 if direct else far  # Ê_t of earlier states is bootstrapped as well
+        end = None
+        if start < len(t):
+            end = self._estimate(self.energy, x_t, t, slice(start, None), generator=generator, short=not direct)
         if not far and end is not None:
             return end, end.energy
         booted = self._estimate(
-            self._learned_energy, x_t, t, slice(far), generator=generator, step=self.options.epsilon
+            self._learned_energy, x_t, t, slice(far), generator=generator, step=self.options.epsilon, short=True
         )
         got = booted if end is None or far == len(t) else _joined(booted, _tail(end, far - start))
         return got, end.energy if end is not None and start == 0 else got.energy
@@ -257,13 +260,14 @@ class EGM(Method):
         *,
         generator: torch.Generator,
         step: float | None = None,
+        short: bool = False,
     ) -> Estimate:
-        """The estimate for a part of the batch, from end points at r = 1 or at t + step."""
+        """The estimate for a part of the batch, from end points at r = 1 or at t + step; `short` if r − t ≤ ε."""
         x_t, t = {name: x[part] for name, x in x_t.items()}, t[part]
         r = 1.0 if step is None else t + step
         law = self.options.proposal
         if law == "sampler":
-            law = "reference" if step is None else self._own_steps(x_t, t)
+            law = self._own_steps(x_t, t) if short else "reference"
         scores = self.energy.with_gradient if self.options.estimator == "scores" else None
         return estimate(
             energy, self.path, self.processes, x_t, t, r=r, count=self.options.proposals,
