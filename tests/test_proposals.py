@@ -148,27 +148,32 @@ def test_steps_of_particles_stay_centred():
 # ---------------------------------------------------------------------- as an option of EGM-BS
 
 
-class Ignorant(torch.nn.Module):
-    """Outputs of zero for every state."""
+class Rough(torch.nn.Module):
+    """Knows the reference law alone: symbols are uniform, means those of a standard Gaussian and half an error off."""
 
     def __init__(self, oracle):
         super().__init__()
         self.oracle, self.unused = oracle, torch.nn.Parameter(torch.zeros(()))
 
     def forward(self, state, t):
-        return {name: torch.zeros(*t.shape, *p.output_shape) for name, p in self.oracle.processes.items()}
+        found = {name: torch.zeros(*t.shape, *p.output_shape) for name, p in self.oracle.processes.items()}
+        for name in self.oracle.path.space.real:
+            alpha, variance = self.oracle.path[name].alpha(t), self.oracle.path[name].variance(t)
+            whole = alpha**2 + variance
+            found[name] = alpha / whole * state[name] + 0.5 * (variance / whole).sqrt()
+        return found
 
 
 def method_with(oracle, model, **options):
     return EGM(
-        EnergyGuard(oracle.target), oracle.path, oracle.processes, Ignorant(oracle), energy_model=model,
+        EnergyGuard(oracle.target), oracle.path, oracle.processes, Rough(oracle), energy_model=model,
         options=EGMOptions(proposal="sampler", **options), error=DenoiserError(oracle.path),
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["ising-masked", "ising-uniform", "gaussian-condot", "mixed-masked"])
 def test_with_exact_energies_the_targets_are_the_exact_denoiser(name):
-    """Late states have end points at 1, by the reference law; the others the steps of a sampler that knows nothing."""
+    """Of early states, and of late ones, whose end points are at 1: both follow steps of a sampler that is rough."""
     oracle, n = ORACLES[name], 400
     method = method_with(oracle, Exact(oracle), proposals=1024, epsilon=0.25, t_min=0.1, memory=2**25)
     x_t, t, got, _, _ = method.regression(end_points(oracle, n), first=False, generator=seeded(3))
@@ -193,6 +198,26 @@ def test_each_state_is_proposed_for_by_its_own_prediction(monkeypatch):
     x_r, r = (torch.cat([a[i].double() for a in asked], 0) if i == 0 else asked[0][1] for i in (0, 1))
     mean, _, _ = oracle.path["x"].bridge(x_t["x"][:far], own[:far].double(), t[:far], r)  # type: ignore[union-attr]
     torch.testing.assert_close(x_r.mean(0), mean, rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize(("target", "late"), [("bootstrap", OwnSteps), ("direct", str)])
+def test_end_points_further_than_epsilon_are_by_the_reference_law(monkeypatch, target, late):
+    """E^φ regressed on Ê_t by the target's energy has end points at 1 for all times."""
+    oracle, laws = ORACLES["mixed-masked"], []
+
+    def kept(*args, proposal, **options):
+        laws.append((proposal, options["r"]))
+        return estimate(*args, proposal=proposal, **options)
+
+    monkeypatch.setattr("egm.methods.egm.estimate", kept)
+    method = method_with(oracle, Exact(oracle), proposals=16, epsilon=0.25, t_min=0.1, energy_target=target)
+    method.regression(end_points(oracle, 50), first=False, generator=seeded())
+    (last, one), (first, r) = laws
+    assert isinstance(last, late)
+    assert late is OwnSteps or last == "reference"
+    assert one == 1.0
+    assert isinstance(first, OwnSteps)
+    assert bool((r < 1).all())
 
 
 def test_own_steps_are_for_egm_bs():

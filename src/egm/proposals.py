@@ -8,7 +8,7 @@
 Whatever the law q, E_t(x_t) = −log E_q[e^{−E_r(x_r)} p_{t|r}(x_t | x_r)/q(x_r | x_t)]. The first two laws know nothing
 of the target, and each of many coordinates adds its share to the variance of log w. Over short steps the sampler's own
 come near the law of x_r given x_t, for which weights are even; they begin as the reference's, which an untrained
-sampler follows.
+sampler follows. For reals they are one Gaussian, so x_r given x_t must not lie in several modes.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class EGMOptions:
     Attributes:
         proposals: number K of proposals for each state.
         proposal: their law, "reference", "flat" (the paper's), or "sampler", see `egm.proposals`: the last is for
-            EGM-BS, and where end points are at r = 1, which may lie in several modes, it is "reference".
+            EGM-BS, and end points further than ε away, which may lie in several modes, are by the reference law.
         estimator: what is averaged for real variables: "end-points"; "centred", the same without the error of the
             proposals' own mean (flows and diffusions, small ε); or, where the energy has a gradient and the density no
             hard walls, "scores".
