@@ -189,6 +189,19 @@ def test_smoke_runs_are_not_judged():
     assert {line.marks for line in compare(TABLE, {"ising5-b04": found})} == {()}
 
 
+def test_costs_are_held_against_published_ones_alone():
+    costs = {"ms_per_step": [9.0, None], "energy_calls": [10_000, None], "peak_memory_gib": [1.0, None]}
+    table = Table("t", "T", tuple(costs), {}, (Row("x", "gibbs", fast=1), Row("x", "egm", fast=1, published=costs)))
+    for energy_calls, gib, verdict in ((20_000, 2.0, ("worse than the paper",)), (5_000, 0.5, ())):
+        run = {"peak_memory_gib": gib, "energy_calls": energy_calls, "train_seconds": energy_calls / 1e3, "steps": 1000}
+        gibbs = {"peak_memory_gib": 0.7, "energy_calls": 7_000, "train_seconds": 7.0, "steps": 1000}
+        found = zip(table.cells("fast"), (record(0, method="gibbs", **gibbs), record(0, **run)), strict=True)
+        lines = compare(table, {"x": [(cell, [run]) for cell, run in found]})
+        marks = {(line.cell.method, line.metric): line.marks for line in lines}
+        assert all(marks["gibbs", name] == () for name in costs)
+        assert all(marks["egm", name] == verdict for name in costs)
+
+
 def test_quantities_of_a_record():
     run = record(train_seconds=3.0, steps=1500, ess=0.9, log_z=21.4)
     assert QUANTITIES["ms_per_step"].value(run) == pytest.approx(2.0)

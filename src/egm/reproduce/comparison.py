@@ -13,7 +13,8 @@ Beside it stand the published number, a baseline's value and the floor that exac
     not at equal calls      the other method was run again since, with another number of energy calls
     by an earlier recipe    which has changed since the runs were made; how they were made says in what
 
-Smoke runs are not judged. A row that was published and not run has a line without a value.
+Smoke runs are not judged, and what runs cost is held against published numbers alone: they are of different lengths
+and machines. A row that was published and not run has a line without a value.
 """
 
 from __future__ import annotations
@@ -41,12 +42,14 @@ class Quantity:
         value: of a record, None where it has none.
         more: whether more of it is better.
         unit: "distance", "count" or "share", for its format.
+        cost: whether it is what a run took, not what came out.
     """
 
     label: str
     value: Callable[[Record], float | None]
     more: bool = False
     unit: str = "distance"
+    cost: bool = False
 
 
 def _distance(name: str) -> Callable[[Record], float | None]:
@@ -67,10 +70,10 @@ QUANTITIES = {
     "modes": Quantity("modes", lambda record: record.get("modes"), more=True, unit="count"),
     "ess": Quantity("ESS", lambda record: record["ess"], more=True, unit="share"),
     "log_z_error": Quantity("error of log Z", _log_z_error, unit="share"),
-    "ms_per_step": Quantity("ms a step", _ms_per_step),
-    "energy_calls": Quantity("energy calls", lambda record: record["energy_calls"], unit="count"),
-    "score_calls": Quantity("gradient calls", lambda record: record["score_calls"], unit="count"),
-    "peak_memory_gib": Quantity("GPU memory, GiB", lambda record: record["peak_memory_gib"]),
+    "ms_per_step": Quantity("ms a step", _ms_per_step, cost=True),
+    "energy_calls": Quantity("energy calls", lambda record: record["energy_calls"], unit="count", cost=True),
+    "score_calls": Quantity("gradient calls", lambda record: record["score_calls"], unit="count", cost=True),
+    "peak_memory_gib": Quantity("GPU memory, GiB", lambda record: record["peak_memory_gib"], cost=True),
 }
 
 
@@ -220,7 +223,8 @@ def _marks(line: Line, group: Sequence[Line], whose: str) -> tuple[str, ...]:
         marks.append("by an earlier recipe")
     floors = [other.floor for other in peers if other.floor is not None]
     floor = statistics.fmean(floors) if floors else -math.inf  # those of several lines differ a little
-    others, own = [other for other in peers if other is not line], max(floor, line.mean)
+    others = [other for other in peers if other is not line and not QUANTITIES[line.metric].cost]
+    own = max(floor, line.mean)
     if others and all(own < max(floor, other.mean) for other in others):
         marks.append("best")
     if line.at_floor and line.n == most:  # that of fewer draws is a wider one
