@@ -11,9 +11,9 @@ from egm.estimators import estimate
 from egm.methods.egm import EGM
 from egm.methods.egm_options import EGMOptions
 from egm.paths import VE, VP, CondOT, Masked, ProductPath, Uniform
-from egm.processes import Diffusion, Flow
+from egm.processes import Diffusion, DiscreteJump, Flow
 from egm.proposals import OwnSteps, make_proposals
-from egm.spaces import Real, Space
+from egm.spaces import Categorical, Real, Space
 from egm.train.guard import EnergyGuard
 from egm.train.run_directory import RunDirectory
 from egm_cases import Exact, end_points, seeded
@@ -145,6 +145,26 @@ def test_steps_of_particles_stay_centred():
     assert proposals.log_factor(x_r).shape == (9, 6)
 
 
+def test_tables_of_symbols_are_within_the_memory():
+    """Each proposal has its own law at every site: fewer at a time, and the same draws."""
+    variable = Categorical(9, shape=50)
+    path = ProductPath(Space(s=variable), {"s": Masked(variable)})
+    processes = {"s": DiscreteJump(path["s"])}  # type: ignore[arg-type]
+    x_t = {"s": torch.full((4, 50), variable.mask)}
+    own = OwnSteps({"s": torch.full((4, 50, 9), 1 / 9)}, {})
+    drawn, got = [], []
+
+    def energy(x_r, r):
+        drawn.append(len(x_r["s"]))
+        return x_r["s"].sum(-1) / 20.0
+
+    for memory in (2**23, 2**30):
+        law = {"proposal": own, "generator": seeded(), "memory": memory, "count": 512}
+        got.append(estimate(energy, path, processes, x_t, 0.5, r=0.6, **law))
+    assert drawn == [128] * 4 + [512]
+    torch.testing.assert_close(got[0].energy, got[1].energy)
+
+
 # ---------------------------------------------------------------------- as an option of EGM-BS
 
 
@@ -153,14 +173,14 @@ class Rough(torch.nn.Module):
 
     def __init__(self, oracle):
         super().__init__()
-        self.oracle, self.unused = oracle, torch.nn.Parameter(torch.zeros(()))
+        self.oracle, self.off = oracle, torch.nn.Parameter(torch.tensor(0.5))
 
     def forward(self, state, t):
-        found = {name: torch.zeros(*t.shape, *p.output_shape) for name, p in self.oracle.processes.items()}
+        found = {name: self.off.expand(*t.shape, *p.output_shape) for name, p in self.oracle.processes.items()}
         for name in self.oracle.path.space.real:
             alpha, variance = self.oracle.path[name].alpha(t), self.oracle.path[name].variance(t)
             whole = alpha**2 + variance
-            found[name] = alpha / whole * state[name] + 0.5 * (variance / whole).sqrt()
+            found[name] = alpha / whole * state[name] + self.off * (variance / whole).sqrt()
         return found
 
 
@@ -176,7 +196,8 @@ def test_with_exact_energies_the_targets_are_the_exact_denoiser(name):
     """Of early states, and of late ones, whose end points are at 1: both follow steps of a sampler that is rough."""
     oracle, n = ORACLES[name], 400
     method = method_with(oracle, Exact(oracle), proposals=1024, epsilon=0.25, t_min=0.1, memory=2**25)
-    x_t, t, got, _, _ = method.regression(end_points(oracle, n), first=False, generator=seeded(3))
+    x_t, t, got, _, energy = method.regression(end_points(oracle, n), first=False, generator=seeded(3))
+    assert not any(x.requires_grad for x in (energy, *got.prediction.values()))  # targets, which train nothing
     far = method.times(n, seeded(3))[1]
     assert 200 < far < n - 80
     for key, exact in oracle.prediction(x_t, t.double()).items():
@@ -195,7 +216,7 @@ def test_each_state_is_proposed_for_by_its_own_prediction(monkeypatch):
     monkeypatch.setattr("egm.methods.egm.predict", lambda network, processes, x_t, t: {"x": own[: len(t)].double()})
     x_t, t, *_ = method.regression(end_points(oracle, n), first=False, generator=seeded())
     far = method.times(n, seeded())[1]
-    x_r, r = (torch.cat([a[i].double() for a in asked], 0) if i == 0 else asked[0][1] for i in (0, 1))
+    x_r, r = torch.cat([x.double() for x, _ in asked]), asked[0][1]
     mean, _, _ = oracle.path["x"].bridge(x_t["x"][:far], own[:far].double(), t[:far], r)  # type: ignore[union-attr]
     torch.testing.assert_close(x_r.mean(0), mean, rtol=0, atol=0.05)
 
@@ -211,13 +232,14 @@ def test_end_points_further_than_epsilon_are_by_the_reference_law(monkeypatch, t
 
     monkeypatch.setattr("egm.methods.egm.estimate", kept)
     method = method_with(oracle, Exact(oracle), proposals=16, epsilon=0.25, t_min=0.1, energy_target=target)
-    method.regression(end_points(oracle, 50), first=False, generator=seeded())
+    _, t, *_ = method.regression(end_points(oracle, 50), first=False, generator=seeded())
     (last, one), (first, r) = laws
     assert isinstance(last, late)
     assert late is OwnSteps or last == "reference"
     assert one == 1.0
     assert isinstance(first, OwnSteps)
     assert bool((r < 1).all())
+    torch.testing.assert_close(first.errors["x"], DenoiserError(oracle.path)("x", t[: len(r)]))
 
 
 def test_own_steps_are_for_egm_bs():

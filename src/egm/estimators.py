@@ -103,9 +103,9 @@ def estimate(
     _check(count, t, r, both=centred and scores is not None)
     batch = path.space.batch_shape(x_t, latent=True)
     x_t = path.space.narrowed(x_t)
-    chunk = chunk_size(processes, x_t, count=count, memory=memory)
-    most = slice_size(state_bytes * batch.numel(), memory)
     proposals = make_proposals(path, processes, x_t, t, r, law=proposal)
+    chunk = chunk_size(processes, x_t, count=count, memory=memory, tables=proposals.tables)
+    most = slice_size(state_bytes * batch.numel(), memory)
     peak: Tensor | None = None
     total = square = torch.zeros(())
     averages: State = {}
@@ -188,10 +188,13 @@ def wide_bytes(space: Space) -> int:
     return TEMPORARIES * torch.int64.itemsize * sum(variable.sites for variable in space.categorical.values())
 
 
-def chunk_size(processes: Mapping[str, Process[Any]], x_t: State, *, count: int, memory: int) -> int:
-    """How many proposals of every state fit into `memory` bytes, a multiple of `DRAW_TOGETHER`."""
+def chunk_size(processes: Mapping[str, Process[Any]], x_t: State, *, count: int, memory: int, tables: int = 0) -> int:
+    """How many proposals of every state fit into `memory` bytes, a multiple of `DRAW_TOGETHER`.
+
+    `tables` are bytes that a proposal of every state takes beside its end points.
+    """
     bins = {name: process.bins if isinstance(process, Jump) else 1 for name, process in processes.items()}
-    each = TEMPORARIES * sum(x.numel() * x.element_size() * bins[name] for name, x in x_t.items())
+    each = TEMPORARIES * (tables + sum(x.numel() * x.element_size() * bins[name] for name, x in x_t.items()))
     if each == 0:
         raise ValueError("the batch of states is empty")
     block = min(count, DRAW_TOGETHER)

@@ -24,6 +24,7 @@ from egm.paths.base import Proposal, Time
 from egm.paths.gaussian import GaussianPath
 from egm.paths.product import ProductPath
 from egm.processes.base import DenoisingProcess, Process
+from egm.processes.diffusion import Diffusion
 from egm.spaces import State
 
 
@@ -49,12 +50,14 @@ class Proposals:
         log_factor: log p_{t|r}(x_t | x_r)/q(x_r | x_t) but for `constant`; None where there is nothing more.
         constant: the part of it that does not depend on x_r, [...].
         means: E_q[x_r] of every real variable.
+        tables: bytes that one proposal of every state takes beside its end points, for the law of its symbols.
     """
 
     draw: Callable[[int, torch.Generator | None], State]
     log_factor: Callable[[State], Tensor] | None
     constant: Tensor
     means: Callable[[], State]
+    tables: int = 0
 
 
 def make_proposals(
@@ -83,34 +86,35 @@ def _of_sampler(
     path: ProductPath, processes: Mapping[str, Process[Any]], x_t: State, t: Time, r: Time, *, own: OwnSteps
 ) -> Proposals:
     """The sampler's own steps; those of a flow are its diffusion's, which has a density."""
-    laws: dict[str, tuple[Tensor, Tensor]] = {}
-    for name, process in processes.items():
-        if isinstance(process, DenoisingProcess):
-            x_1 = process.path.variable.project(own.prediction[name])
-            mean, variance, b = process.path.bridge(x_t[name], x_1, t, r)
-            laws[name] = mean, variance + b.square() * own.errors[name]
-    symbols = {name: process for name, process in processes.items() if name not in laws}
-    batch = path.space.batch_shape(x_t, latent=True)
+    bridges = {name: Diffusion(p.path) for name, p in processes.items() if isinstance(p, DenoisingProcess)}
+    symbols = {name: process for name, process in processes.items() if name not in bridges}
 
     def draw(count: int, generator: torch.Generator | None) -> State:
+        def each(x: Tensor) -> Tensor:
+            return x.expand(count, *x.shape)
+
         found: State = {}
         for name in path.paths:
-            if name in laws:
-                (mean, variance), variable = laws[name], path.space.real[name]
-                noise = variable.noise((count, *batch), generator=generator, dtype=mean.dtype, device=mean.device)
-                found[name] = mean + variance.sqrt() * noise
+            x, known = each(x_t[name]), each(own.prediction[name])
+            if name in bridges:
+                error = each(own.errors[name])
+                found[name] = bridges[name].step(x, known, t, r, error=error, generator=generator)
             else:
-                x, table = (y.expand(count, *y.shape) for y in (x_t[name], own.prediction[name]))
-                found[name] = symbols[name].step(x, table, t, r, generator=generator)
+                found[name] = symbols[name].step(x, known, t, r, generator=generator)
         return path.space.narrowed(found)
 
     def log_factor(x_r: State) -> Tensor:
         total = path.log_prob(x_t, x_r, t, r)
-        for name, (mean, variance) in laws.items():
-            total = total - path.space.real[name].diagonal_log_prob(x_r[name] - mean, variance)
+        for name, bridge in bridges.items():
+            total = total - bridge.log_step(x_r[name], x_t[name], own.prediction[name], t, r, error=own.errors[name])
         for name, process in symbols.items():
             total = total - process.log_step(x_r[name].long(), x_t[name], own.prediction[name], t, r)
         return total
 
-    constant = next(iter(own.prediction.values())).new_zeros(batch)
-    return Proposals(draw, log_factor, constant, lambda: {name: mean for name, (mean, _) in laws.items()})
+    def means() -> State:
+        centres = {name: b.path.variable.project(own.prediction[name]) for name, b in bridges.items()}
+        return {name: bridges[name].bridge(x_t[name], x_1, t, r)[0] for name, x_1 in centres.items()}
+
+    constant = next(iter(own.prediction.values())).new_zeros(path.space.batch_shape(x_t, latent=True))
+    tables = sum(own.prediction[name].nbytes + x_t[name].numel() * torch.int64.itemsize for name in symbols)
+    return Proposals(draw, log_factor, constant, means, tables)

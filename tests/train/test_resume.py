@@ -69,6 +69,17 @@ def test_interrupted_runs_resume_bit_by_bit(tmp_path, monkeypatch, capsys, whole
         assert int(state["modules"]["energy_average"]["n_averaged"]) == 0.7 * STEPS
 
 
+def test_a_run_that_proposes_by_its_own_steps_resumes_bit_by_bit(tmp_path, monkeypatch):
+    """Its proposals depend on the sampler and on the errors that it has measured."""
+    options: dict[str, Any] = {**RUN, "energy_target": "bootstrap", "proposal": "sampler"}
+    egm.fit(SPACES["mixed"](), "egm-bs", out=tmp_path / "whole", **options)
+    interrupt_during(monkeypatch, 12, 25)
+    egm.fit(SPACES["mixed"](), "egm-bs", out=tmp_path / "stopped", **options)
+    for _ in range(2):
+        egm.resume(tmp_path / "stopped", progress=False)
+    assert_same_runs(tmp_path / "stopped", tmp_path / "whole")
+
+
 def test_a_run_without_a_checkpoint_begins_again(tmp_path, whole):
     egm.fit(SPACES["mixed"](), "egm-bs", out=tmp_path, **RUN)
     for name in ("checkpoint.pt", "model.safetensors"):  # what a kill early on leaves: a configuration and some lines

@@ -71,10 +71,10 @@ class EGM(Method):
                 " that is consistent with the one for r = 1, so bootstrapping has nothing to average;"
                 " use method='egm', or a Flow or Diffusion"
             )
-        if energy_model is None and options.proposal == "sampler":
+        if options.proposal == "sampler" and (energy_model is None or error is None):
             raise ValueError(
-                "proposal='sampler' proposes the short steps of egm-bs; method='egm' has end points at r = 1 alone:"
-                " use proposal='reference'"
+                "proposal='sampler' proposes the short steps of egm-bs, whose errors are measured while it trains; with"
+                " end points at r = 1 alone use proposal='reference'"
             )
         masked = any(isinstance(part, Masked) for part in path.paths.values())
         if energy_model is not None and options.bootstrap == "single-site" and not masked:
@@ -242,7 +242,7 @@ class EGM(Method):
             target = functools.reduce(lambda a, b: torch.where(a.isnan(), b, a), (k.energy for k in known.values()))
             if self.energy_model is not None and not self.energy_model.forward_looking:
                 # Complete neighbours tie E^φ to the target (`_site_energy`), and so does its energy at late times.
-                end = self._estimate(self.energy, x_t, t, slice(far, None), generator=generator)
+                end = self._estimate(self.energy, x_t, t, slice(far, None), generator=generator, short=True)
                 target = torch.cat([target[:far], end.energy])
             return Estimate(tables, target, torch.ones_like(target)), sites, target
         if len(masked) == len(self.processes):
