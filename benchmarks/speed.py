@@ -97,6 +97,10 @@ def check(trainer: Trainer) -> dict[str, float]:
     t = torch.rand(64, generator=generator, device=device) * (1 - method.options.epsilon) * 0.98 + 0.01
     x_t = method.path.sample(x_1, t, generator=generator)
 
+    law = method.options.proposal
+    if law == "sampler":
+        raise ValueError("this compares kernels on proposals that no network makes: use proposal='reference' or 'flat'")
+
     def found(seed: int, *, plain: bool = False) -> Estimate:
         energy: Any = method.energy
         if method.energy_model is not None:
@@ -107,7 +111,7 @@ def check(trainer: Trainer) -> dict[str, float]:
             return estimate(
                 energy, method.path, method.processes, x_t, t,
                 r=1.0 if method.energy_model is None else t + method.options.epsilon, count=method.options.proposals,
-                proposal=method.options.proposal, memory=method.options.memory,
+                proposal=law, memory=method.options.memory,
                 state_bytes=method._activation_bytes, generator=torch.Generator(device).manual_seed(seed),
             )  # fmt: skip
         finally:
