@@ -168,6 +168,17 @@ def test_tables_of_symbols_are_within_the_memory():
 # ---------------------------------------------------------------------- as an option of EGM-BS
 
 
+class Ignorant(torch.nn.Module):
+    """Outputs of zero for every state."""
+
+    def __init__(self, oracle):
+        super().__init__()
+        self.oracle, self.unused = oracle, torch.nn.Parameter(torch.zeros(()))
+
+    def forward(self, state, t):
+        return {name: torch.zeros(*t.shape, *p.output_shape) for name, p in self.oracle.processes.items()}
+
+
 class Rough(torch.nn.Module):
     """Knows the reference law alone: symbols are uniform, means those of a standard Gaussian and half an error off."""
 
@@ -184,24 +195,30 @@ class Rough(torch.nn.Module):
         return found
 
 
-def method_with(oracle, model, **options):
+def method_with(oracle, model, *, network=Rough, **options):
     return EGM(
-        EnergyGuard(oracle.target), oracle.path, oracle.processes, Rough(oracle), energy_model=model,
+        EnergyGuard(oracle.target), oracle.path, oracle.processes, network(oracle), energy_model=model,
         options=EGMOptions(proposal="sampler", **options), error=DenoiserError(oracle.path),
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("network", [Rough, Ignorant])
 @pytest.mark.parametrize("name", ["ising-masked", "ising-uniform", "gaussian-condot", "mixed-masked"])
-def test_with_exact_energies_the_targets_are_the_exact_denoiser(name):
-    """Of early states, and of late ones, whose end points are at 1: both follow steps of a sampler that is rough."""
+def test_with_exact_energies_the_targets_are_the_exact_denoiser(name, network):
+    """Of early states whatever the sampler predicts, and of late ones, whose end points are at 1, if it is rough.
+
+    Near t = 1 a real variable's step is as narrow as its error: end points of one that is wrong by many of them miss.
+    """
     oracle, n = ORACLES[name], 400
-    method = method_with(oracle, Exact(oracle), proposals=1024, epsilon=0.25, t_min=0.1, memory=2**25)
+    options = {"proposals": 1024, "epsilon": 0.25, "t_min": 0.1, "memory": 2**25}
+    method = method_with(oracle, Exact(oracle), network=network, **options)
     x_t, t, got, _, energy = method.regression(end_points(oracle, n), first=False, generator=seeded(3))
     assert not any(x.requires_grad for x in (energy, *got.prediction.values()))  # targets, which train nothing
     far = method.times(n, seeded(3))[1]
     assert 200 < far < n - 80
     for key, exact in oracle.prediction(x_t, t.double()).items():
-        for part in (slice(far), slice(far, None)):
+        wrong = network is Ignorant and bool(oracle.path.space.real)
+        for part in (slice(far),) if wrong else (slice(far), slice(far, None)):
             assert_mean((got.prediction[key] - exact)[part], 0.0, f"{key}, states {part}")
             assert float((got.prediction[key] - exact)[part].square().mean().sqrt()) < 0.2
 
