@@ -34,7 +34,7 @@ test-arviz: .venv/.extras
 	$(if $(ARVIZ_PYTHON),,$(error there is no python3.12 or later; set ARVIZ_PYTHON=/path/to/python))
 	$(ARVIZ_PYTHON) -m venv .venv/arviz
 	.venv/arviz/bin/python -m pip install --quiet 'arviz>=1' h5netcdf h5py
-	EGM_ARVIZ_PYTHON=$(CURDIR)/.venv/arviz/bin/python $(BIN)/python -m pytest tests/test_export.py
+	EGM_ARVIZ_PYTHON=$(CURDIR)/.venv/arviz/bin/python $(BIN)/python -m pytest tests/draws/test_export.py
 
 # Reports in a real browser. `make test` skips these tests where there is none.
 test-browser: .venv/.browser
@@ -68,7 +68,7 @@ test-adapters: .venv/.adapters
 test-install:
 	$(PYTHON) -m venv --clear .venv/bare
 	.venv/bare/bin/python -m pip install --quiet --constraint constraints.txt .
-	.venv/bare/bin/python -I tests/bare_install.py
+	.venv/bare/bin/python -I tests/support/bare_install.py
 
 format: .venv/.installed
 	$(BIN)/ruff check --fix .

@@ -31,10 +31,10 @@ import egm
 from bayes_marginals import PROBLEMS, Estimate, Problem, errors, floors, of_chains, of_draws, summarised
 from egm.baselines import numpyro_chains
 from egm.baselines.numpyro_chains import Algorithm
-from egm.files import write_json
 from egm.mcmc import HMC, MALA, Alternate, Chains, Gibbs, Kernel, run
-from egm.metrics.floors import derive_seed
-from egm.train.run_directory import commit, hardware
+from egm.runs.environment import commit, hardware
+from egm.util.files import write_json
+from egm.util.seeds import derive_seed
 
 DRAWS = 10_000
 REPEATS = 5  # sets of draws by which EGM-SP is judged

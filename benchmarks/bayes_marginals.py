@@ -24,9 +24,9 @@ from torch import Tensor
 
 import egm
 from egm.mcmc import Chains, effective_sample_size, r_hat
-from egm.metrics.floors import derive_seed
 from egm.spaces import State
 from egm.targets import GaussianMixturePosterior, SpikeSlab
+from egm.util.seeds import derive_seed
 
 
 @dataclass(frozen=True)

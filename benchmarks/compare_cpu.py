@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from egm.files import write_json
-from egm.train.run_directory import hardware
+from egm.runs.environment import hardware
+from egm.util.files import write_json
 
 HERE = Path(__file__).parent
 NOW = HERE.parent / "src"

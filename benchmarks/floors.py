@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from egm import recipes
-from egm.build import make_target
-from egm.evaluation import metrics_of
-from egm.files import write_json
+from egm.config.build import make_target
+from egm.evaluation.scores import metrics_of
 from egm.metrics.floors import floor, floor_key
+from egm.util.files import write_json
 
 FILE = Path("src/egm/metrics/floors.json")
 N, PAIRS = 2000, 200

@@ -17,8 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from egm.files import write_json
-from egm.train.run_directory import commit, hardware
+from egm.runs.environment import commit, hardware
+from egm.util.files import write_json
 
 ROOT = Path(__file__).parent.parent
 

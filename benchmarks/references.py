@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 
 from egm import targets
-from egm.files import write_json
 from egm.mcmc import make_reference, summary
 from egm.mcmc.reference import slug
+from egm.util.files import write_json
 
 TARGETS = [
     targets.DW4(),

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from egm.files import write_json
-from egm.train.run_directory import commit, hardware
+from egm.runs.environment import commit, hardware
+from egm.util.files import write_json
 from timing import timed, trainer_of
 
 RECIPE = "paper/ising10-b04"

@@ -22,16 +22,16 @@ from typing import Any
 
 import torch
 
-import egm.kernels
-from egm.estimators import Estimate, estimate
-from egm.files import write_json
+import egm.util.triton
+from egm.estimation.estimators import Estimate, estimate
 from egm.methods.egm import EGM
 from egm.networks.base import Head
 from egm.networks.fused import KERNELS as NETWORK_KERNELS
 from egm.paths.discrete import COUNTING_KERNELS
+from egm.runs.environment import commit, hardware
 from egm.targets.lattice import KERNELS as ENERGY_KERNELS
-from egm.train.run_directory import commit, hardware
 from egm.train.trainer import Trainer
+from egm.util.files import write_json
 from roofline import floor_of
 from timing import timed, trainer_of
 
@@ -106,7 +106,7 @@ def check(trainer: Trainer) -> dict[str, float]:
         if method.energy_model is not None:
             energy = method.energy_model if plain else method._learned_energy
         missing = {NETWORK_KERNELS, COUNTING_KERNELS, ENERGY_KERNELS} if plain else set()
-        before, egm.kernels._MISSING = egm.kernels._MISSING, missing
+        before, egm.util.triton._MISSING = egm.util.triton._MISSING, missing
         try:
             return estimate(
                 energy, method.path, method.processes, x_t, t,
@@ -115,7 +115,7 @@ def check(trainer: Trainer) -> dict[str, float]:
                 state_bytes=method._activation_bytes, generator=torch.Generator(device).manual_seed(seed),
             )  # fmt: skip
         finally:
-            egm.kernels._MISSING = before
+            egm.util.triton._MISSING = before
 
     fast, plain, other = found(1), found(1, plain=True), found(2)
 

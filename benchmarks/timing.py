@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from egm import recipes
-from egm.build import make_config, make_method, make_path, make_processes, make_sampler, make_target
-from egm.options import split_options
-from egm.train.capture import WARM_UP
+from egm.config.build import make_config, make_method, make_path, make_processes, make_sampler, make_target
+from egm.config.options import split_options
+from egm.simulation.capture import WARM_UP
 from egm.train.progress import Silent
 from egm.train.trainer import Trainer
 

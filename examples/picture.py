@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import torch
 
 import egm
-from egm.files import replacing
 from egm.report.plotting import new_figure, plain_style
 from egm.spaces import State
+from egm.util.files import replacing
 
 POINTS, LATTICES = 700, (5, 10)  # shown in a panel: points of a scatter, rows and columns of lattices
 COLOURS = ("#1d5fb4", "#c2571a", "#2a8a57", "#8a4fb0", "#b3261e", "#008a8a", "#8a6100", "#5b6675")

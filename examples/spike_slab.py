@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 import egm
-from egm.extras import needed
 from egm.report.plotting import new_figure, plain_style
+from egm.util.extras import needed
 
 Row = tuple[str, float, float, float]  # name, estimate, standard error, exact value
 Options = dict[str, Any]

@@ -19,7 +19,7 @@ RAN = pytest.StashKey[set[str]]()  # examples that a test has run
 @pytest.fixture(autouse=True)
 def own_names():
     """What a test registers is not there in the next."""
-    from registries import kept  # not before TRITON_INTERPRET is set
+    from support.registries import kept  # not before TRITON_INTERPRET is set
 
     with kept():
         yield

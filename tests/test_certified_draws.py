@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 import egm
-from egm.denoiser_error import DenoiserError
-from egm.metrics.floors import derive_seed
 from egm.paths import ProductPath
 from egm.processes import Diffusion, Flow, Jump
 from egm.sampler import Sampler
+from egm.simulation.denoiser_error import DenoiserError
 from egm.targets import Target
-from marginals import TinyIsing
+from egm.util.seeds import derive_seed
+from support.marginals import TinyIsing
 from test_sampler import sampler_of as oracle_sampler
 
 SPACE = egm.Space(x=egm.Real(1))

@@ -6,9 +6,9 @@ import sys
 import pytest
 from _pytest.outcomes import Failed, Skipped
 
-from command_rules import EXTRAS
-from conditions import missing, package
-from pages import PAGES, ROOT, blocks
+from support.command_rules import EXTRAS
+from support.conditions import missing, package
+from support.pages import PAGES, ROOT, blocks
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 

@@ -3,16 +3,16 @@
 `conformance.json` holds the calibration: mean, standard deviation and worst distance of each cell over the seeds named
 there. A cell passes below mean + 4 standard deviations, the same rule for all, with a seed of its own; the untrained
 sampler, a run with uniform weights and several laws that are nearly right must all stay above. After changing a cell or
-the training itself: `python tests/calibrate_conformance.py`.
+the training itself: `PYTHONPATH=tests python -m support.calibrate_conformance`.
 """
 
 import json
 
 import pytest
 
-from calibrate_conformance import SEEDS, TABLE, threshold
-from conformance import CELLS, COMBINATIONS, COMMON, DRAWS, JUMP, PROBLEMS, Cell
 from egm.methods.egm_options import EGMOptions
+from support.calibrate_conformance import SEEDS, TABLE, threshold
+from support.conformance import CELLS, COMBINATIONS, COMMON, DRAWS, JUMP, PROBLEMS, Cell
 
 SEED = 100
 CALIBRATION = json.loads(TABLE.read_text(encoding="utf-8"))

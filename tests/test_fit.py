@@ -11,14 +11,14 @@ from torch import nn
 
 import egm
 from egm import processes
+from egm.config.options import split_options
 from egm.methods.egm_options import EGMOptions
-from egm.options import split_options
 from egm.paths import VE, CondOT, Cosine, Masked, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow, Jump, Superposition
 from egm.targets import Ising, JointMoG
 from egm.train.options import TrainingOptions
 from egm.train.trainer import Trainer
-from training import SMALL_BS, assert_same, assert_same_runs, interrupt_during, own_target, small, state_of
+from support.training import SMALL_BS, assert_same, assert_same_runs, interrupt_during, own_target, small, state_of
 
 PLAIN: dict[str, Any] = {key: value for key, value in SMALL_BS.items() if "network" not in key}
 HINTS = {name: hint for group in (TrainingOptions, EGMOptions) for name, hint in get_type_hints(group).items()}

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+
 from support import kept_runs
 
 EXPECTED = json.loads((kept_runs.DATA / "kept_runs.json").read_text())

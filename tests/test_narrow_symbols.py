@@ -17,9 +17,9 @@ from egm.networks.embeddings import TOKEN_FEATURES, FlatTokens
 from egm.networks.symmetric import shifted
 from egm.paths import Masked, ProductPath, Uniform
 from egm.spaces import Categorical, Real, Space
-from egm.variables import Categorical as Variable
-from network_cases import BODIES, build, draw
-from training import make_trainer, small
+from egm.spaces.variables import Categorical as Variable
+from support.network_cases import BODIES, build, draw
+from support.training import make_trainer, small
 
 SPACE = Space(s=Categorical(3, shape=(2, 2)), k=Categorical((2, 200), shape=2), x=Real(2))
 

@@ -4,7 +4,7 @@ import pytest
 
 from egm import recipes
 from egm.baselines.chains import chain_options, make_kernel
-from egm.build import (
+from egm.config.build import (
     make_body,
     make_config,
     make_method,
@@ -14,9 +14,9 @@ from egm.build import (
     make_target,
     outputs_of,
 )
-from egm.expressions import describe
-from egm.options import split_options
-from egm.registry import METHODS
+from egm.config.options import split_options
+from egm.config.registry import METHODS
+from egm.util.expressions import describe
 
 COLUMNS = [
     *("ising5-b02", "ising5-b04", "ising10-b02", "ising10-b04", "ising15-b028"),

@@ -10,17 +10,17 @@ from torch import nn
 
 import egm
 from egm import targets
-from egm.clock import time_grid
-from egm.denoiser_error import DenoiserError
 from egm.networks import MLP, Preconditioned
 from egm.paths import VE, VP, CondOT, ProductPath, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow, Jump
 from egm.sampler import Sampler
-from egm.simulate import simulate
+from egm.simulation.clock import time_grid
+from egm.simulation.denoiser_error import DenoiserError
+from egm.simulation.simulate import simulate
 from egm.spaces import Categorical, Real, Space
-from marginals import LabelledGaussians, TinyIsing
-from simulations import assert_ising
-from stats import assert_mean, assert_same_distribution, assert_variance
+from support.marginals import LabelledGaussians, TinyIsing
+from support.simulations import assert_ising
+from support.stats import assert_mean, assert_same_distribution, assert_variance
 
 TINY = {
     **{"batch_size": 8, "proposals": 4, "refresh": 16, "sample_steps": 4, "steps": 2, "device": "cpu"},

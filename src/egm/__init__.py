@@ -7,7 +7,7 @@ from egm.checking import check
 from egm.draws import Draws
 from egm.evaluation import evaluate
 from egm.sampler import Sampler
-from egm.smc import SMC
+from egm.simulation.smc import SMC
 from egm.spaces import Categorical, Real, Space, State
 from egm.targets import EnergyError, Target
 

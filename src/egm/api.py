@@ -9,11 +9,11 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from egm.arguments import check_names, check_parts, device_of, limits, network_expression
 from egm.baselines.chain_options import CHAIN_METHODS
 from egm.baselines.chain_sampler import ChainSampler
 from egm.baselines.chains import fit_chains, load_chains, refuse_to_resume
-from egm.build import (
+from egm.config.arguments import check_names, check_parts, device_of, limits, network_expression
+from egm.config.build import (
     DTYPES,
     default_energy_body,
     default_network,
@@ -26,21 +26,21 @@ from egm.build import (
     make_target,
     outputs_of,
 )
-from egm.evaluation import quick_scores
-from egm.expressions import nearest
-from egm.options import checked_option, split_options
+from egm.config.options import checked_option, split_options
+from egm.config.registry import METHODS, method_names
+from egm.config.start import Start
+from egm.evaluation.scores import quick_scores
 from egm.paths.product import AnyPath
 from egm.processes.base import Process
-from egm.registry import METHODS, method_names
+from egm.runs.directory import RunDirectory
 from egm.sampler import Sampler
-from egm.start import Start
 from egm.targets.base import Target
 from egm.train.options import TrainingOptions
 from egm.train.progress import make_progress
-from egm.train.run_directory import RunDirectory
 from egm.train.signals import Stopped
 from egm.train.trainer import Trainer
 from egm.train.watching import has_events, watched
+from egm.util.expressions import nearest
 
 DEFAULT_SECONDS = 60.0
 
@@ -71,7 +71,7 @@ def fit(
     Args:
         target: the space and its energy; it is checked first, on the device.
         method: "egm-sp", "egm", "egm-bs", one of the baselines "iefm", "idem", "bnem", "pis", "leaps" and "leaps-mcmc",
-            or for chains "gibbs", "mala", "swendsen-wang" or "tempering"; or one of your own (`egm.registry`).
+            or for chains "gibbs", "mala", "swendsen-wang" or "tempering"; or one of your own (`egm.config.registry`).
         steps: gradient steps to take, or steps of each chain (a scan over all sites, for example; 6000 by default).
         time_limit: seconds to train instead, 60 if neither is given.
         seed: of everything random.

@@ -14,26 +14,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from egm.clock import Solver, time_grid
-from egm.denoiser_error import DenoiserError
 from egm.draws import Draws
-from egm.energy_model import EnergyModel
-from egm.metrics.floors import derive_seed
+from egm.estimation.energy_model import EnergyModel
 from egm.networks import predict
 from egm.networks.base import activation_bytes, is_built_in, rounding
-from egm.path_weights import reverse_log_ratio, why_unweighted
 from egm.paths.discrete import Masked
 from egm.paths.product import ProductPath
 from egm.processes.base import Process
 from egm.processes.flow import Flow
-from egm.recorded_draws import RecordedDraws
-from egm.simulate import Simulation, simulate
-from egm.smc import SMC, resample_groups
+from egm.runs.directory import RunDirectory
+from egm.simulation.clock import Solver, SolverChoice, time_grid
+from egm.simulation.denoiser_error import DenoiserError
+from egm.simulation.path_weights import reverse_log_ratio, why_unweighted
+from egm.simulation.recorded_draws import RecordedDraws
+from egm.simulation.simulate import Simulation, simulate
+from egm.simulation.smc import SMC, resample_groups
 from egm.spaces import Space, State
 from egm.targets.base import Target
-from egm.train.guard import EnergyGuard
-from egm.train.options import SolverChoice
-from egm.train.run_directory import RunDirectory
+from egm.targets.guard import EnergyGuard
+from egm.util.seeds import derive_seed
 
 LEAST_TOGETHER, MOST_TOGETHER = 1000, 10_000  # draws simulated together, in between as many as
 MOST_BYTES = 2**31  # allow; fixed, and not what happens to be free: random numbers depend on the batches

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import egm
-from conditions import package
 from egm.adapters import from_jax
+from support.conditions import package
 
 SPACE = egm.Space(x=egm.Real(2), s=egm.Real((), constraint="positive"), a=egm.Categorical(3, shape=4))
 pytestmark = pytest.mark.adapters

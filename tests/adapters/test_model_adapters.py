@@ -8,7 +8,7 @@ import torch
 
 import egm
 from egm.adapters import from_numpyro, from_pyro
-from model_cases import Y, log_joint, numpyro_model, program, pyro_model
+from support.model_cases import Y, log_joint, numpyro_model, program, pyro_model
 
 KINDS = ("pyro", "numpyro")
 pytestmark = pytest.mark.adapters

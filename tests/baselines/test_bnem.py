@@ -8,12 +8,12 @@ import torch
 
 import egm
 from egm.baselines.bnem import EnergyScore
-from egm.energy_model import EnergyModel
+from egm.estimation.energy_model import EnergyModel
 from egm.paths import VE, VP, CondOT, ProductPath
 from egm.paths.gaussian import GaussianPath
 from egm.spaces import Real, Space
 from egm.targets import DW4, JointMoG, Target
-from marginals import LabelledGaussians
+from support.marginals import LabelledGaussians
 
 SMALL: dict[str, Any] = {
     "batch_size": 64,

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import egm
-from cli_cases import ISING, OWN, config_of, results_of
 from egm.baselines.chain_options import CHAIN_METHODS
 from egm.baselines.chain_run import ChainRun
 from egm.cli import main
+from support.cli_cases import ISING, OWN, config_of, results_of
 
 SHORT = ["--steps", "40", "--device", "cpu", "--progress", "false"]
 

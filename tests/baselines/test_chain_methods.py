@@ -12,9 +12,9 @@ from egm.baselines.chain_run import ChainRun
 from egm.baselines.chain_sampler import ChainSampler
 from egm.baselines.chains import default_replicas, make_kernel
 from egm.mcmc import r_hat
-from egm.train.run_directory import RunDirectory
-from mcmc_laws import Lattice, Mixture
-from stats import assert_counts, assert_mean, z_limit
+from egm.runs.directory import RunDirectory
+from support.mcmc_laws import Lattice, Mixture
+from support.stats import assert_counts, assert_mean, z_limit
 
 QUIET = {"device": "cpu", "progress": False}
 

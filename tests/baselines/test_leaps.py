@@ -11,12 +11,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import egm
 from egm import targets
 from egm.baselines.leaps import FIRST_END, FreeEnergyRate, LeapsOptions, LeapsSampler, default_network
-from egm.build import make_method
 from egm.cli.main import main
-from egm.smc import SMC
-from egm.train.run_directory import RunDirectory
-from stats import assert_mean
-from training import assert_same, assert_same_runs, interrupt_during, metrics_of, state_of
+from egm.config.build import make_method
+from egm.runs.directory import RunDirectory
+from egm.simulation.smc import SMC
+from support.stats import assert_mean
+from support.training import assert_same, assert_same_runs, interrupt_during, metrics_of, state_of
 
 TINY: dict[str, Any] = {
     **{"batch_size": 8, "inner_steps": 6, "refresh": 4, "buffer": 40, "sample_steps": 7, "log_every": 7},

@@ -11,8 +11,8 @@ from egm import targets
 from egm.baselines import leaps_chain
 from egm.baselines.leaps_chain import BLOCK, Chain, blocks, generator_term
 from egm.targets.base import Target
-from leaps_cases import Exact, make_chain, neighbours_of, number_of, random_network, states_of, step_matrices
-from stats import assert_counts, assert_mean
+from support.leaps_cases import Exact, make_chain, neighbours_of, number_of, random_network, states_of, step_matrices
+from support.stats import assert_counts, assert_mean
 
 LATTICES = [
     targets.Ising(2, 0.7), targets.Ising(3, 0.3, field=0.4), targets.Ising(4, 0.5, J=-1.0), targets.Potts(3, 3, 0.8),

@@ -7,7 +7,7 @@ from torch import nn
 import egm
 from egm.networks import LocallyEquivariantConv, Symmetrised
 from egm.spaces import Categorical, Space
-from leaps_cases import random_network
+from support.leaps_cases import random_network
 
 CASES = [(2, 2, {}), (3, 2, {"depth": 3}), (3, 3, {"positions": True}), (4, 3, {}), (5, 2, {"positions": True})]
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import egm
-from egm.estimators import estimate
-from egm.registry import METHODS
+from egm.config.registry import METHODS
+from egm.estimation.estimators import estimate
 from egm.targets import Funnel, Ising, JointMoG
-from training import SMALL_SP, assert_same_runs, interrupt_during
+from support.training import SMALL_SP, assert_same_runs, interrupt_during
 
 BASELINES = ("iefm", "idem", "bnem", "pis")
 RUN = {"steps": 23, "seed": 3, "evaluate_every": 9}

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import egm
-from conditions import package
 from egm.baselines import numpyro_chains
 from egm.baselines.numpyro_bridge import Bridge, Layout
 from egm.mcmc.diagnostics import effective_sample_size, r_hat
-from mcmc_laws import Mixture
-from stats import z_limit
+from support.conditions import package
+from support.mcmc_laws import Mixture
+from support.stats import z_limit
 
 pytestmark = pytest.mark.adapters
 

@@ -8,17 +8,17 @@ import torch
 
 import egm
 from egm.baselines.pis import PIS, PISOptions
-from egm.denoiser_error import DenoiserError
-from egm.diagnostics import weight_ess
+from egm.draws.diagnostics import weight_ess
 from egm.networks import MLP, Preconditioned, predict
 from egm.paths import Foellmer, ProductPath
 from egm.processes import Diffusion, Flow
-from egm.simulate import simulate
+from egm.simulation.denoiser_error import DenoiserError
+from egm.simulation.simulate import simulate
 from egm.spaces import Real, Space
 from egm.targets import Funnel, JointMoG, Target
+from egm.targets.guard import EnergyGuard
 from egm.train.buffer import ReplayBuffer
-from egm.train.guard import EnergyGuard
-from stats import assert_mean
+from support.stats import assert_mean
 
 SPACE = Space(x=Real(2))
 

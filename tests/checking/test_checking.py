@@ -9,9 +9,9 @@ import torch
 
 import egm
 from egm.cli import main
-from egm.expressions import evaluate
-from egm.registry import TARGETS
-from planted_faults import CLEAN, FAULTS
+from egm.config.registry import TARGETS
+from egm.util.expressions import evaluate
+from support.planted_faults import CLEAN, FAULTS
 
 BUILT_IN = [
     *("Ising(size=4, beta=0.4)", "Potts(size=3, states=3, beta=0.5)", "SpinGlass(size=4, seed=0, beta=1.0)", "GBRBM"),

@@ -12,7 +12,7 @@ from scipy.stats import norm
 from egm import Categorical, Real, Space, Target
 from egm.mcmc import Gibbs, diagnose, effective_sample_size, r_hat, run
 from egm.mcmc.run import Chains
-from stats import z_limit
+from support.stats import z_limit
 
 
 def autoregressive(rho: float, steps: int, chains: int, seed: int = 0) -> np.ndarray:

@@ -7,8 +7,8 @@ import torch
 
 from egm import Categorical, Space, Target
 from egm.mcmc import Gibbs
-from mcmc_laws import CHAINS, Table, assert_invariant, take
-from stats import assert_counts
+from support.mcmc_laws import CHAINS, Table, assert_invariant, take
+from support.stats import assert_counts
 
 
 @pytest.mark.parametrize("b", [1.0, 0.5])

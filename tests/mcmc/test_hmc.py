@@ -8,8 +8,8 @@ import torch
 
 from egm import Real, Space, Target
 from egm.mcmc import HMC, MALA, run
-from mcmc_laws import CHAINS, Banana, assert_invariant, gamma, generator, take
-from stats import assert_mean
+from support.mcmc_laws import CHAINS, Banana, assert_invariant, gamma, generator, take
+from support.stats import assert_mean
 
 
 class LangevinWithoutRejection(MALA):

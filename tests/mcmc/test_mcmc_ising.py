@@ -9,7 +9,7 @@ import pytest
 
 from egm.mcmc import Gibbs, Kernel, ParallelTempering, SwendsenWang, diagnose, run
 from egm.targets.ising import Ising
-from stats import assert_mean, assert_same_distribution, assert_variance
+from support.stats import assert_mean, assert_same_distribution, assert_variance
 
 SIZE, BETA, CHAINS = 5, 0.4, 2000
 

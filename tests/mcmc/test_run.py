@@ -8,8 +8,8 @@ import torch
 
 from egm import Real, Space, Target
 from egm.mcmc import HMC, MALA, Alternate, Gibbs, ParallelTempering, SwendsenWang, run
-from mcmc_laws import CHAINS, Banana, Lattice, Mixture, Table, assert_invariant, generator
-from stats import assert_mean
+from support.mcmc_laws import CHAINS, Banana, Lattice, Mixture, Table, assert_invariant, generator
+from support.stats import assert_mean
 
 # ---------------------------------------------------------------------- alternation
 

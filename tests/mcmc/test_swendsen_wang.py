@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from egm.mcmc import Gibbs, SwendsenWang
-from mcmc_laws import CHAINS, Lattice, assert_invariant, generator, take
-from stats import assert_counts
+from support.mcmc_laws import CHAINS, Lattice, assert_invariant, generator, take
+from support.stats import assert_counts
 
 ISING = {"no field": Lattice(3, 0.6, (0.0, 0.0)), "field": Lattice(3, 0.6, (0.15, -0.05))}
 POTTS = Lattice(2, 0.5, (0.0, 0.3, -0.2))

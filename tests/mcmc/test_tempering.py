@@ -7,8 +7,8 @@ import torch
 
 from egm import Real, Space, Target
 from egm.mcmc import MALA, Gibbs, ParallelTempering, run
-from mcmc_laws import CHAINS, Banana, Table, assert_invariant, gamma, generator
-from stats import assert_mean
+from support.mcmc_laws import CHAINS, Banana, Table, assert_invariant, gamma, generator
+from support.stats import assert_mean
 
 LADDER = (1.0, 0.6, 0.3)
 

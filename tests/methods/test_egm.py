@@ -7,7 +7,7 @@ import torch
 from scipy import stats as scipy_stats
 from torch import nn
 
-from egm.energy_model import EnergyModel
+from egm.estimation.energy_model import EnergyModel
 from egm.methods.base import T_MAX
 from egm.methods.egm import EGM, STAGES, default_t_min
 from egm.methods.egm_options import EGMOptions
@@ -15,11 +15,11 @@ from egm.paths import VE, VP, CondOT, Masked, ProductPath, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow, Jump
 from egm.spaces import Categorical, Real, Space
 from egm.targets import Ising, Target
+from egm.targets.guard import EnergyGuard
 from egm.train.buffer import ReplayBuffer
-from egm.train.guard import EnergyGuard
-from egm_cases import ORACLES, Constant, Exact, Outputs, end_points, method_of, seeded
-from marginals import LabelledGaussians, TinyIsing
-from stats import FAILURE_RATE
+from support.egm_cases import ORACLES, Constant, Exact, Outputs, end_points, method_of, seeded
+from support.marginals import LabelledGaussians, TinyIsing
+from support.stats import FAILURE_RATE
 
 # ---------------------------------------------------------------------- times
 

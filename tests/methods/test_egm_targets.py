@@ -7,18 +7,18 @@ import torch
 from torch import nn
 
 import egm.methods.egm as module
-from egm.energy_model import EnergyModel
-from egm.losses import variable_loss
+from egm.estimation.energy_model import EnergyModel
+from egm.estimation.losses import variable_loss
 from egm.methods.egm import EGM
 from egm.methods.egm_options import EGMOptions
 from egm.paths import ProductPath
 from egm.processes import DiscreteJump
 from egm.spaces import Categorical, Space
 from egm.targets import Target
-from egm.train.guard import EnergyGuard
-from egm_cases import ORACLES, Constant, Exact, Outputs, end_points, method_of, seeded
-from marginals import TinyIsing
-from stats import assert_mean
+from egm.targets.guard import EnergyGuard
+from support.egm_cases import ORACLES, Constant, Exact, Outputs, end_points, method_of, seeded
+from support.marginals import TinyIsing
+from support.stats import assert_mean
 
 
 @pytest.fixture

@@ -12,24 +12,24 @@ from torch import nn
 import egm
 import egm.methods.self_proposal as module
 from egm import targets
-from egm.denoiser_error import DenoiserError
-from egm.diagnostics import weight_ess
+from egm.draws.diagnostics import weight_ess
 from egm.methods import base
 from egm.methods.base import T_MAX
 from egm.methods.self_proposal import SelfProposal, SPOptions, log_weights
 from egm.paths import ProductPath
 from egm.processes import Diffusion, Jump
-from egm.simulate import Simulation
+from egm.simulation.denoiser_error import DenoiserError
+from egm.simulation.simulate import Simulation
 from egm.spaces import Real, Space
 from egm.targets import Target
+from egm.targets.guard import EnergyGuard
 from egm.train.buffer import ReplayBuffer
-from egm.train.guard import EnergyGuard
 from egm.train.progress import Silent
 from egm.train.trainer import LAST_PART
-from egm_cases import ORACLES, Constant, seeded
-from marginals import LabelledGaussians, TinyIsing
-from stats import assert_counts, assert_mean
-from training import SMALL_SP, SPACES, assert_same, assert_same_runs, interrupt_during, metrics_of, state_of
+from support.egm_cases import ORACLES, Constant, seeded
+from support.marginals import LabelledGaussians, TinyIsing
+from support.stats import assert_counts, assert_mean
+from support.training import SMALL_SP, SPACES, assert_same, assert_same_runs, interrupt_during, metrics_of, state_of
 
 DOUBLE = torch.float64
 INF = math.inf

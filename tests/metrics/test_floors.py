@@ -6,8 +6,8 @@ import torch
 
 from egm import Target
 from egm.metrics import Floor, at_floor, e_w1, floor, m_w1, w1
-from egm.metrics.floors import derive_seed
 from egm.targets import GBRBM, Ising, JointDW4, JointMoG
+from egm.util.seeds import derive_seed
 
 #: measured elsewhere, from 40 pairs of 2000 draws, rounded to the digits shown
 PUBLISHED = [

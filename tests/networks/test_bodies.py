@@ -10,7 +10,7 @@ from egm.networks import EGNN, MLP, LatticeConv, ResidualMLP, SiteMLP
 from egm.networks.embeddings import TimeEmbedding
 from egm.spaces import Categorical, Real, Space
 from egm.targets import Ising
-from network_cases import (
+from support.network_cases import (
     BINS,
     BODIES,
     GRID,

@@ -7,7 +7,7 @@ from torch import Tensor
 from egm.networks import EGNN, LatticeConv
 from egm.networks.lattice import wrap
 from egm.spaces import Categorical, Real, Space, State
-from network_cases import GRID, GRIDS, PARTICLES, TYPED, denoiser_outputs, draw, randomise
+from support.network_cases import GRID, GRIDS, PARTICLES, TYPED, denoiser_outputs, draw, randomise
 
 BATCH = (6,)
 LINE = Space(s=Categorical(2, shape=(1, 4)))

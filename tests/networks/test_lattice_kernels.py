@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import layer_norm
 
-import egm.kernels
+import egm.util.triton
 from egm.networks import LatticeConv, lattice
 from egm.spaces import Categorical, Real, Space
 
@@ -118,7 +118,7 @@ def test_a_network_uses_them_where_its_blocks_are_rounded(monkeypatch, served):
     monkeypatch.setattr(LatticeConv, "_block_dtype", lambda self: torch.bfloat16)
     assert 0 < distance(body(state, t)["s"], expected) < 0.03
     assert served == [torch.bfloat16]
-    monkeypatch.setattr(egm.kernels, "_MISSING", {lattice.KERNELS})
+    monkeypatch.setattr(egm.util.triton, "_MISSING", {lattice.KERNELS})
     assert 0 < distance(body(state, t)["s"], expected) < 0.03
     assert len(served) == 1
 
@@ -171,9 +171,9 @@ def test_kernels_that_do_not_compile_are_replaced_with_one_warning(monkeypatch, 
     torch.nn.init.normal_(body.get_parameter("heads.0.linear.weight"))
     state, t = {"s": torch.randint(0, 3, (N, 5, 3), device=DEVICE)}, torch.rand(N, device=DEVICE)
     monkeypatch.setattr(LatticeConv, "_block_dtype", lambda self: torch.bfloat16)
-    monkeypatch.setattr(egm.kernels, "_MISSING", {lattice.KERNELS})
+    monkeypatch.setattr(egm.util.triton, "_MISSING", {lattice.KERNELS})
     expected = body(state, t)["s"]
-    monkeypatch.setattr(egm.kernels, "_MISSING", set())
+    monkeypatch.setattr(egm.util.triton, "_MISSING", set())
 
     def broken(*given, **options):
         raise RuntimeError("no C compiler\nand more")

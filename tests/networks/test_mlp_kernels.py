@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch.nn.functional import linear, silu
 
-import egm.kernels
+import egm.util.triton
 from egm.networks import fused, mlp
 from egm.networks.base import rounding
 from egm.networks.mlp import MLP
 from egm.spaces import Categorical, Real, Space
-from gpu_cases import DEVICE, OnAGpu
+from support.gpu_cases import DEVICE, OnAGpu
 
 kernels = pytest.importorskip("egm.networks.mlp_kernels", reason="no Triton")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")
@@ -93,7 +93,7 @@ def test_other_dtypes_and_shapes(monkeypatch):
         x = torch.zeros(3, 4, dtype=torch.uint8, device=DEVICE).as_subclass(OnAGpu)
         assert fused.one_hot(x, 2, torch.float32).shape == (3, 8)
         assert fused.add_silu(h[:0].bfloat16(), w[0]).shape == (0, 8)
-    assert fused.KERNELS not in egm.kernels._MISSING
+    assert fused.KERNELS not in egm.util.triton._MISSING
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU the next test does this")
@@ -135,7 +135,7 @@ def test_networks_with_and_without(monkeypatch, space):
         exact = network(state, t)["energy"]
         with rounding(t.device, enabled=True):
             fast = network(state, t)["energy"]
-            monkeypatch.setattr(egm.kernels, "_MISSING", {fused.KERNELS})
+            monkeypatch.setattr(egm.util.triton, "_MISSING", {fused.KERNELS})
             plain = network(state, t)["energy"]
     scale = float(exact.std())
     assert float((fast - exact).square().mean().sqrt()) < 0.02 * scale

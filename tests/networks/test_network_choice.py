@@ -5,13 +5,13 @@ import torch
 from torch import nn
 
 from egm import targets
-from egm.build import default_network
+from egm.config.build import default_network
+from egm.config.registry import METHODS
 from egm.networks import EGNN, MLP, LatticeConv, ResidualMLP, Scalar, SiteMLP, default_body, predict
 from egm.paths import ProductPath
 from egm.processes import DiscreteJump, Flow, Jump
-from egm.registry import METHODS
 from egm.spaces import Categorical, Real, Space, State
-from network_cases import MIXED, denoiser_outputs, draw, fake_tensors
+from support.network_cases import MIXED, denoiser_outputs, draw, fake_tensors
 
 PATH = ProductPath(MIXED)
 PROCESSES = {"v": Flow(PATH["v"]), "h": DiscreteJump(PATH["h"])}  # pyright: ignore[reportArgumentType]

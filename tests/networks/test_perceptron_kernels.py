@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch.nn.functional import silu
 
-import egm.kernels
+import egm.util.triton
 from egm.networks import mlp
 from egm.networks.mlp import MLP
 from egm.spaces import Categorical, Real, Space
-from gpu_cases import DEVICE, OnAGpu
+from support.gpu_cases import DEVICE, OnAGpu
 
 kernels = pytest.importorskip("egm.networks.perceptron_kernels", reason="no Triton")
 SPACE = Space(s=Categorical(2, shape=(3, 3)))
@@ -100,7 +100,7 @@ def on_a_gpu(state):
 @pytest.fixture
 def used(monkeypatch):
     """How often the kernel has run."""
-    counts, run, missing = [], kernels.scalars, egm.kernels._MISSING
+    counts, run, missing = [], kernels.scalars, egm.util.triton._MISSING
 
     def scalars(x, n, a, *others):
         assert a.dtype == torch.bfloat16
@@ -178,7 +178,7 @@ def test_plain_torch_takes_its_place(monkeypatch, used):
     body, state, t = network(), on_a_gpu(draw(SPACE, 70, 3)), torch.rand(3, device=DEVICE)
     with torch.no_grad(), rounded():
         found = body(state, t)["energy"]
-        monkeypatch.setattr(egm.kernels, "_MISSING", set())
+        monkeypatch.setattr(egm.util.triton, "_MISSING", set())
         monkeypatch.setattr(kernels, "scalars", None)
         with pytest.warns(RuntimeWarning, match="perceptron_kernels do not work here"):
             expected = body(state, t)["energy"]
@@ -201,7 +201,7 @@ def test_rounded_networks_with_and_without(monkeypatch, used, width, depth):
                 recorded = body(state, t)["energy"]
             graph.replay()
             assert len(used) == 2
-            monkeypatch.setattr(egm.kernels, "_MISSING", {mlp.KERNELS})
+            monkeypatch.setattr(egm.util.triton, "_MISSING", {mlp.KERNELS})
             without = body(state, t)["energy"]
     assert len(used) == 2
     assert torch.equal(fast, recorded)

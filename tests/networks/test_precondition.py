@@ -11,7 +11,7 @@ from egm.networks import EGNN, MLP, LatticeConv, Preconditioned, ResidualMLP, Sc
 from egm.paths import VE, VP, CondOT, ProductPath, Uniform
 from egm.processes import DiscreteJump, Flow, Jump
 from egm.spaces import Categorical, Real, Space, State
-from network_cases import BINS, MIXED, TYPED, denoiser_outputs, draw
+from support.network_cases import BINS, MIXED, TYPED, denoiser_outputs, draw
 
 HALF_PI = math.pi / 2
 #: path: α_t, σ_t² and |σ̇/σ|, written out; VE with its defaults has σ_min = 0.01 and σ_max/σ_min = 200

@@ -14,7 +14,7 @@ from egm.networks.symmetric import RELABELLINGS, shifted
 from egm.paths import ProductPath
 from egm.spaces import Categorical, Real, Space, State
 from egm.targets import Ising, Potts, SpinGlass, Target
-from network_cases import GRID, GRIDS, MIXED, ODD, TYPED, denoiser_outputs, draw, fake_tensors, randomise
+from support.network_cases import GRID, GRIDS, MIXED, ODD, TYPED, denoiser_outputs, draw, fake_tensors, randomise
 
 CLOCK = Space(a=Categorical(4, shape=()), b=Categorical(4, shape=3), x=Real(2))
 PAIR = Space(x=Real((3, 3), centered=True), types=Categorical(2, shape=3), spin=Categorical(2, shape=3))

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-import egm.kernels
+import egm.util.triton
 from egm.paths import Masked, Uniform
 from egm.paths.discrete import COUNTING_KERNELS
-from egm.variables import Categorical
-from gpu_cases import DEVICE, OnAGpu
+from egm.spaces.variables import Categorical
+from support.gpu_cases import DEVICE, OnAGpu
 
 kernels = pytest.importorskip("egm.paths.counting_kernels", reason="no Triton")
 
@@ -43,11 +43,11 @@ def test_sums_are_split_where_there_are_few_states(monkeypatch):
 def test_averages_on_a_gpu(monkeypatch, make, shape):
     path = make(Categorical(3, shape=shape))
     x_r, weights = torch.randint(path.alphabet, (20, 2, 5, *shape), device=DEVICE), torch.rand(20, 2, 5, device=DEVICE)
-    monkeypatch.setattr(egm.kernels, "_MISSING", {COUNTING_KERNELS})
+    monkeypatch.setattr(egm.util.triton, "_MISSING", {COUNTING_KERNELS})
     expected = path.average(x_r, weights)
     used, count = [], kernels.count
     monkeypatch.setattr(kernels, "count", lambda *given: (used.append(1), count(*given))[1])
-    monkeypatch.setattr(egm.kernels, "_MISSING", set())
+    monkeypatch.setattr(egm.util.triton, "_MISSING", set())
     found = path.average(x_r.as_subclass(OnAGpu), weights)
     assert used == [1]
     torch.testing.assert_close(found.as_subclass(torch.Tensor), expected)
@@ -56,7 +56,7 @@ def test_averages_on_a_gpu(monkeypatch, make, shape):
 def test_a_kernel_that_fails_is_replaced_with_one_warning(monkeypatch):
     path, weights = Masked(Categorical(2, shape=3)), torch.rand(20, 4, device=DEVICE)
     x_r = torch.randint(3, (20, 4, 3), device=DEVICE).as_subclass(OnAGpu)
-    monkeypatch.setattr(egm.kernels, "_MISSING", set())
+    monkeypatch.setattr(egm.util.triton, "_MISSING", set())
     monkeypatch.setattr(kernels, "count", lambda *given: 1 / 0)
     with pytest.warns(RuntimeWarning, match=r"counting_kernels do not work here.*division by zero"):
         found = path.average(x_r, weights)

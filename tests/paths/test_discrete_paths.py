@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from cases import DISCRETE, SYMBOLS, TIMES, pairs, states
 from egm.paths import Cosine, Masked, Polynomial, ProductPath
 from egm.spaces import Categorical, Real, Space
-from stats import assert_counts
+from support.cases import DISCRETE, SYMBOLS, TIMES, pairs, states
+from support.stats import assert_counts
 
 PATHS = pairs(DISCRETE, SYMBOLS)
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from cases import GAUSSIAN_AND_POINT, REALS, TIMES, embed, gauss_hermite, pairs, random_value
 from egm.paths import VE, CondOT, Masked
-from egm.variables import Categorical, Real
-from stats import assert_mean, assert_same_mean, assert_variance
+from egm.spaces.variables import Categorical, Real
+from support.cases import GAUSSIAN_AND_POINT, REALS, TIMES, embed, gauss_hermite, pairs, random_value
+from support.stats import assert_mean, assert_same_mean, assert_variance
 
 PATHS = pairs(GAUSSIAN_AND_POINT, REALS)
 

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-import egm.kernels
+import egm.util.triton
 from egm.paths import Masked, Uniform
 from egm.paths.discrete import PROPOSAL_KERNELS
-from egm.variables import Categorical
-from gpu_cases import DEVICE, OnAGpu
-from stats import assert_counts
+from egm.spaces.variables import Categorical
+from support.gpu_cases import DEVICE, OnAGpu
+from support.stats import assert_counts
 
 kernels = pytest.importorskip("egm.paths.proposal_kernels", reason="no Triton")
 
@@ -88,7 +88,7 @@ def test_a_wrong_generator_is_not_the_kernels_fault():
     path, x = Masked(Categorical(2)), torch.full((1,), 2, dtype=torch.uint8, device=DEVICE).as_subclass(OnAGpu)
     with pytest.raises(TypeError):
         path.proposer(x, 0.2)(1, "no generator")  # type: ignore[arg-type]
-    assert PROPOSAL_KERNELS not in egm.kernels._MISSING
+    assert PROPOSAL_KERNELS not in egm.util.triton._MISSING
 
 
 def test_states_that_are_not_side_by_side_in_memory():
@@ -109,9 +109,9 @@ def test_paths_propose_by_it(monkeypatch, make, t, law):
     t = t.to(DEVICE) if isinstance(t, torch.Tensor) else t
     for r in (1.0, 0.7, torch.full((3,), 0.8, device=DEVICE)):
         found = path.proposer(x.as_subclass(OnAGpu), t, r, law=law)(16, generator())
-        monkeypatch.setattr(egm.kernels, "_MISSING", {PROPOSAL_KERNELS})
+        monkeypatch.setattr(egm.util.triton, "_MISSING", {PROPOSAL_KERNELS})
         expected = path.proposer(x, t, r, law=law)(16, generator())
-        monkeypatch.setattr(egm.kernels, "_MISSING", set())
+        monkeypatch.setattr(egm.util.triton, "_MISSING", set())
         for symbol in range(path.alphabet):
             shares = [(y.as_subclass(torch.Tensor) == symbol).float().mean((0, 1)) for y in (found, expected)]
             torch.testing.assert_close(*shares, atol=5 * (0.5 / 4000) ** 0.5, rtol=0)

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-import egm.kernels
+import egm.util.triton
 from egm.paths import Masked, Uniform
 from egm.paths.discrete import REVEAL_KERNELS
 from egm.processes import DiscreteJump
-from egm.variables import Categorical
-from gpu_cases import DEVICE, OnAGpu
-from stats import assert_counts
+from egm.spaces.variables import Categorical
+from support.gpu_cases import DEVICE, OnAGpu
+from support.stats import assert_counts
 
 kernels = pytest.importorskip("egm.paths.reveal_kernels", reason="no Triton")
 
@@ -135,4 +135,4 @@ def test_cases_that_do_without(monkeypatch):
     ):  # fmt: skip
         found = jump.step(x.as_subclass(OnAGpu), d, 0.3, 0.5, generator=generator())
         assert found.shape == x.shape
-    assert REVEAL_KERNELS not in egm.kernels._MISSING
+    assert REVEAL_KERNELS not in egm.util.triton._MISSING

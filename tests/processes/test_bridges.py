@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cases import BRIDGING_PROCESSES, GAUSSIAN, REALS, pairs, random_value
+from support.cases import BRIDGING_PROCESSES, GAUSSIAN, REALS, pairs, random_value
 
 PATHS = pytest.mark.parametrize("path", pairs(GAUSSIAN, REALS))
 PROCESSES = pytest.mark.parametrize("process", BRIDGING_PROCESSES.values(), ids=BRIDGING_PROCESSES)

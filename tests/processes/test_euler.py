@@ -7,12 +7,12 @@ import torch
 from scipy import stats as scipy_stats
 from torch.func import grad, vmap
 
-from cases import GAUSSIAN
 from egm.paths import CondOT
 from egm.processes import Diffusion, Flow, Jump, RealGenerator, Superposition
 from egm.processes.base import euler_step, generalised_kl, real_divergence, sample_table
-from egm.variables import Real
-from stats import FAILURE_RATE, assert_counts, assert_mean, assert_variance
+from egm.spaces.variables import Real
+from support.cases import GAUSSIAN
+from support.stats import FAILURE_RATE, assert_counts, assert_mean, assert_variance
 
 N = 40_000
 

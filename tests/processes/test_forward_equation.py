@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch.func import grad, jacrev, vmap
 
-from cases import (
+from egm.paths import VE, CondOT
+from egm.processes import DiscreteJump, Flow, Jump, Superposition
+from egm.spaces.variables import Real
+from support.cases import (
     DISCRETE,
     GAUSSIAN,
     REALS,
@@ -20,9 +23,6 @@ from cases import (
     random_value,
     states,
 )
-from egm.paths import VE, CondOT
-from egm.processes import DiscreteJump, Flow, Jump, Superposition
-from egm.variables import Real
 
 GAUSSIAN_PATHS = pairs(GAUSSIAN, REALS)
 DISCRETE_PATHS = pairs(DISCRETE, SYMBOLS)

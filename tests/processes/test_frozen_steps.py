@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from cases import DISCRETE, GAUSSIAN, SYMBOLS, pairs, random_value, states
 from egm.paths import VE, VP, CondOT, Cosine, Masked, Polynomial, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow, Jump
-from egm.variables import Categorical, Real
-from stats import assert_counts, assert_mean, assert_variance
+from egm.spaces.variables import Categorical, Real
+from support.cases import DISCRETE, GAUSSIAN, SYMBOLS, pairs, random_value, states
+from support.stats import assert_counts, assert_mean, assert_variance
 
 
 @pytest.mark.parametrize("path", pairs(DISCRETE, SYMBOLS))

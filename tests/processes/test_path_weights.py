@@ -13,11 +13,11 @@ import pytest
 import torch
 from scipy.integrate import quad
 
-from cases import GAUSSIAN, states
 from egm.paths import Cosine, Masked, Polynomial, Uniform
 from egm.processes import Diffusion, DiscreteJump
-from egm.variables import Categorical, Real
-from stats import assert_mean
+from egm.spaces.variables import Categorical, Real
+from support.cases import GAUSSIAN, states
+from support.stats import assert_mean
 
 GRIDS = [(0.0, 1.0), (0.0, 0.35, 1.0), (0.0, 0.2, 0.7, 1.0)]
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from scipy import stats as scipy_stats
 
-from cases import DISCRETE, GAUSSIAN, REALS, SYMBOLS, gauss_hermite, pairs, random_value, states
 from egm.paths import VE, CondOT, Foellmer, Masked, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow, Jump, RealGenerator, Superposition
 from egm.processes.base import sample_table
-from egm.variables import Categorical, Real
-from stats import assert_counts, assert_mean, assert_variance
+from egm.spaces.variables import Categorical, Real
+from support.cases import DISCRETE, GAUSSIAN, REALS, SYMBOLS, gauss_hermite, pairs, random_value, states
+from support.stats import assert_counts, assert_mean, assert_variance
 
 TIMES = [(0.1, 0.3), (0.5, 0.8), (0.9, 0.95)]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from report_cases import make_runs
+from support.report_cases import make_runs
 
 
 @pytest.fixture(scope="session")

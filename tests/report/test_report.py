@@ -12,7 +12,7 @@ import yaml
 import egm
 from egm.cli.main import main
 from egm.report import write_report
-from report_cases import SECTIONS, TINY, Page, particles
+from support.report_cases import SECTIONS, TINY, Page, particles
 
 pytest.importorskip("matplotlib")
 N = 60

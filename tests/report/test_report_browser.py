@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from conditions import missing
 from egm.report import write_report
-from report_cases import SECTIONS
+from support.conditions import missing
+from support.report_cases import SECTIONS
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 HINT = "`make test-browser` installs it where it can"

@@ -9,7 +9,7 @@ from egm.report import markup
 from egm.reproduce.comparison import QUANTITIES, Spread, compare
 from egm.reproduce.definitions import Published, Row, Table
 from egm.reproduce.rendering import Shown, commit_text, html_table, markdown
-from reproduce_cases import record, write_records
+from support.reproduce_cases import record, write_records
 
 TABLE = Table(
     "t", "T", ("e_w1",), {"ising5-b04": "Five"},

@@ -11,7 +11,7 @@ import torch
 from egm.report.plotting import BINS, bin_edges
 from egm.reproduce import figure_data, figures
 from egm.targets import GBRBM, JointMoG
-from reproduce_cases import record, write_records
+from support.reproduce_cases import record, write_records
 
 
 def entry(**changes):

@@ -8,7 +8,7 @@ from egm.reproduce import records
 from egm.reproduce.definitions import Row, table
 from egm.reproduce.records import belongs, changed_since, merge, records_of
 from egm.reproduce.rendering import Shown
-from reproduce_cases import record, write_records
+from support.reproduce_cases import record, write_records
 
 
 def cell(recipe="ising5-b04", method="egm", **row):

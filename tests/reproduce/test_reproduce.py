@@ -13,8 +13,8 @@ import pytest
 
 from egm.cli import main
 from egm.reproduce import runner
-from egm.train.run_directory import RunDirectory
-from reproduce_cases import RECIPE, TABLE, write_table
+from egm.runs.directory import RunDirectory
+from support.reproduce_cases import RECIPE, TABLE, write_table
 
 CHEAP = ["--device", "cpu", "--n", "50", "--repeats", "2", "--results", "results"]
 LONG = RECIPE.replace("egm-sp: {steps: 8", "egm-sp: {steps: 200")

@@ -9,7 +9,7 @@ from egm.reproduce.definitions import TABLES, table
 from egm.reproduce.page import EXTRAS, page, write_page
 from egm.reproduce.records import belongs, read, records_of
 from egm.reproduce.summary import BEGIN, END, summary, write_summary
-from reproduce_cases import record, write_records
+from support.reproduce_cases import record, write_records
 
 ROOT = Path(__file__).parents[2]
 RUNS = ("self_proposal", "paper_rows", "self_proposal_cpu", "time_to_floor")

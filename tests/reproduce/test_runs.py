@@ -8,8 +8,8 @@ import pytest
 from egm.reproduce.definitions import Row, Selection, Table
 from egm.reproduce.runs import Run, runs_of, with_budget
 from egm.reproduce.workflow import Plan
-from egm.train.run_directory import RunDirectory
-from reproduce_cases import record, write_records
+from egm.runs.directory import RunDirectory
+from support.reproduce_cases import record, write_records
 
 EQUAL = Row(
     "paper/ising5-b04", "gibbs", fast="full", label="equal",

@@ -5,7 +5,7 @@ import pytest
 from egm import recipes
 from egm.reproduce.comparison import QUANTITIES
 from egm.reproduce.definitions import TABLES, Published, Row, Selection, table
-from reproduce_cases import TABLE, write_table
+from support.reproduce_cases import TABLE, write_table
 
 # From the paper: Gibbs (tables 1 and 2), PIS, iDEM, LEAPS, the bootstrapping time and the running average.
 PUBLISHED = {

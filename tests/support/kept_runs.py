@@ -24,7 +24,7 @@ DATA = Path(__file__).parents[1] / "data"
 #: run folders; what made them, and the step to which a test resumes them
 RUNS: dict[str, tuple[Callable[[], egm.Target], dict[str, Any], int]] = {
     "mixed-egm-sp": (
-        lambda: egm.targets.GBRBM(),
+        egm.targets.GBRBM,
         {"method": "egm-sp", "network": "ResidualMLP(width=16, depth=1)", "batch_size": 32, "inner_steps": 4,
          "refresh": 64, "buffer": 128, "sample_steps": 8, "ema": 0.9},
         24,
@@ -37,7 +37,7 @@ RUNS: dict[str, tuple[Callable[[], egm.Target], dict[str, Any], int]] = {
         24,
     ),
     "reals-flow": (
-        lambda: egm.targets.GMM40(),
+        egm.targets.GMM40,
         {"method": "egm", "processes": {"x": "flow"}, "network": "ResidualMLP(width=16, depth=1)", "batch_size": 16,
          "inner_steps": 4, "refresh": 32, "buffer": 64, "sample_steps": 8, "proposals": 16, "dtype": "float64"},
         24,
@@ -51,11 +51,11 @@ FITS: dict[str, tuple[Callable[[], egm.Target], dict[str, Any]]] = {
                                                     "batch_size": 16, "refresh": 32, "buffer": 64}),
     "reals": (lambda: egm.targets.ManyWell(4), {"method": "egm-sp", "steps": 10, "batch_size": 32, "refresh": 64,
                                                 "buffer": 128, "sample_steps": 10}),
-    "mixed": (lambda: egm.targets.GBRBM(), {"method": "egm-sp", "steps": 10, "batch_size": 32, "refresh": 64,
+    "mixed": (egm.targets.GBRBM, {"method": "egm-sp", "steps": 10, "batch_size": 32, "refresh": 64,
                                             "buffer": 128, "sample_steps": 10, "inner_steps": 5}),
     "flow": (lambda: egm.targets.Funnel(3), {"method": "iefm", "steps": 10, "proposals": 16, "batch_size": 32,
                                              "refresh": 64, "buffer": 128, "sample_steps": 10}),
-    "chains": (lambda: egm.targets.GBRBM(), {"method": "gibbs", "steps": 30, "warmup": 20}),
+    "chains": (egm.targets.GBRBM, {"method": "gibbs", "steps": 30, "warmup": 20}),
 }  # fmt: skip
 
 

@@ -12,8 +12,8 @@ from scipy.stats import norm
 from egm.mcmc import make_reference, r_hat, run
 from egm.targets.mixture_posterior import GaussianMixturePosterior, Relabel
 from egm.targets.spike_slab import SpikeSlab
-from oracles import log_integral
-from stats import assert_counts, assert_mean, z_limit
+from support.oracles import log_integral
+from support.stats import assert_counts, assert_mean, z_limit
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 4))

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-import egm.kernels
+import egm.util.triton
 from egm.targets import Ising, Potts
 from egm.targets.lattice import KERNELS, LARGEST, counted_bonds
-from gpu_cases import DEVICE, OnAGpu
+from support.gpu_cases import DEVICE, OnAGpu
 
 kernels = pytest.importorskip("egm.targets.bond_kernels", reason="no Triton")
 
@@ -30,9 +30,9 @@ def test_energies(monkeypatch, target, batch):
     s = torch.randint(target.states + 1, (*batch, target.size, target.size), device=DEVICE).to(torch.uint8)
     for x, energy in ((s, target.partial_energy), (s % target.states, target.energy)):
         found = energy(s=x.as_subclass(OnAGpu)).as_subclass(torch.Tensor)
-        monkeypatch.setattr(egm.kernels, "_MISSING", {KERNELS})
+        monkeypatch.setattr(egm.util.triton, "_MISSING", {KERNELS})
         expected = energy(s=x)
-        monkeypatch.setattr(egm.kernels, "_MISSING", set())
+        monkeypatch.setattr(egm.util.triton, "_MISSING", set())
         torch.testing.assert_close(found, expected)
         assert found.shape == batch
     assert used == [1, 1]

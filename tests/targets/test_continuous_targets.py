@@ -12,8 +12,8 @@ from egm.targets.gbrbm import GBRBM
 from egm.targets.gmm import GMM40
 from egm.targets.joint_mog import JointMoG
 from egm.targets.many_well import ManyWell, double_well
-from oracles import log_integral
-from stats import assert_counts, assert_mean, assert_same_distribution, assert_variance
+from support.oracles import log_integral
+from support.stats import assert_counts, assert_mean, assert_same_distribution, assert_variance
 
 # ---------------------------------------------------------------------- GBRBM
 

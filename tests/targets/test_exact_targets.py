@@ -13,8 +13,8 @@ from egm.targets.ising import Ising
 from egm.targets.joint_mog import JointMoG
 from egm.targets.many_well import ManyWell
 from egm.targets.potts import Potts
-from oracles import assert_draws_match_energy
-from stats import assert_mean
+from support.oracles import assert_draws_match_energy
+from support.stats import assert_mean
 
 COUPLINGS = [[1.0, -0.5], [0.3, 2.0], [0.0, 1.0]]
 DESIGN = [[1.0, 0.2, -0.5], [0.3, 1.0, 0.4], [-0.7, 0.1, 1.0], [0.5, -0.5, 0.5], [0.1, 0.9, -0.2]]

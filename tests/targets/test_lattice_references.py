@@ -12,7 +12,7 @@ from egm.mcmc.tempering import ParallelTempering
 from egm.targets.ising import Ising, kaufman_log_z
 from egm.targets.potts import Potts
 from egm.targets.spin_glass import SpinGlass
-from stats import assert_counts, assert_mean, assert_variance
+from support.stats import assert_counts, assert_mean, assert_variance
 
 CRITICAL = 0.5 * math.log(1 + math.sqrt(2))
 

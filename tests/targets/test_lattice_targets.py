@@ -11,7 +11,7 @@ from egm.targets.base import Target
 from egm.targets.ising import Ising
 from egm.targets.potts import Potts
 from egm.targets.spin_glass import SpinGlass
-from stats import assert_mean, assert_variance
+from support.stats import assert_mean, assert_variance
 
 TARGETS = [
     Ising(2, 0.4),

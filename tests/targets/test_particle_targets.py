@@ -11,8 +11,8 @@ import egm
 from egm.mcmc import HMC, make_reference, run
 from egm.targets.base import Target
 from egm.targets.particles import DW4, LJ13, LJ55, JointDW4, pair_distances
-from oracles import dw4_log_z, energy_moments, four_particle_log_z, joint_dw4_log_z
-from stats import assert_mean
+from support.oracles import dw4_log_z, energy_moments, four_particle_log_z, joint_dw4_log_z
+from support.stats import assert_mean
 
 TARGETS = [DW4, JointDW4, LJ13, LJ55]
 every_target = pytest.mark.parametrize("make", TARGETS, ids=lambda make: make.__name__)

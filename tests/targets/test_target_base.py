@@ -9,7 +9,7 @@ from torch import Tensor
 from egm import Categorical, EnergyError, Real, Space, Target
 from egm.targets import Ising
 from egm.targets.support import Constants
-from reference_cases import ByMCMC
+from support.reference_cases import ByMCMC
 
 SPACE = Space(v=Real(2, scale=2.0), h=Categorical(3, shape=4))
 

@@ -9,7 +9,7 @@ import torch
 
 from egm.targets import transfer_matrix
 from egm.targets.transfer_matrix import TransferMatrix, fits
-from stats import assert_counts
+from support.stats import assert_counts
 
 SHAPES = [(2, 2, 2), (3, 3, 2), (2, 4, 2), (4, 2, 2), (3, 2, 3), (2, 3, 3)]
 

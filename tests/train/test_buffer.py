@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from egm.train.buffer import ReplayBuffer
-from stats import assert_counts
+from support.stats import assert_counts
 
 
 def numbered(*range_):

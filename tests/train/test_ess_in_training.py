@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import egm
-from egm.train.run_directory import RunDirectory
+from egm.runs.directory import RunDirectory
 
 # One network, batch and number of proposals for both methods.
 SAME: dict[str, Any] = {

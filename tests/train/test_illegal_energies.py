@@ -7,10 +7,20 @@ import pytest
 import torch
 
 import egm
+from egm.runs.directory import RunDirectory
 from egm.targets.base import EnergyError
-from egm.train.run_directory import RunDirectory
 from egm.train.trainer import Diverged
-from training import SMALL, SPACES, assert_same_runs, double_well, make_trainer, metrics_of, own_target, small, state_of
+from support.training import (
+    SMALL,
+    SPACES,
+    assert_same_runs,
+    double_well,
+    make_trainer,
+    metrics_of,
+    own_target,
+    small,
+    state_of,
+)
 
 STEPS = 40
 NAN, INF = float("nan"), float("inf")

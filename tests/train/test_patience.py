@@ -10,7 +10,7 @@ import egm
 from egm.cli import main
 from egm.methods.self_proposal import SelfProposal
 from egm.train.trainer import LAST_PART, Trainer
-from training import SMALL_SP, Recorder, metrics_of, state_of
+from support.training import SMALL_SP, Recorder, metrics_of, state_of
 
 ROUNDS, INNER = 2, 6  # patience, and gradient steps a round
 OPTIONS: dict[str, Any] = {

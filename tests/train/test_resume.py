@@ -7,9 +7,9 @@ import torch
 
 import egm
 from egm import targets
-from egm.train.run_directory import RunDirectory
+from egm.runs.directory import RunDirectory
 from egm.train.trainer import Trainer
-from training import (
+from support.training import (
     SMALL,
     SMALL_BS,
     SPACES,

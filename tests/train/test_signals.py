@@ -8,7 +8,7 @@ import pytest
 import egm
 from egm.train.signals import Stopped, held_back, stop_on_signals
 from egm.train.trainer import Trainer
-from training import SMALL, SPACES, state_of
+from support.training import SMALL, SPACES, state_of
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import egm
-from egm.evaluation import quick_scores
+from egm.evaluation.scores import quick_scores
 from egm.methods.base import T_MAX
+from egm.runs.directory import RunDirectory
 from egm.sampler import Sampler
 from egm.train.buffer import ReplayBuffer
-from egm.train.run_directory import RunDirectory
-from training import SPACES, TINY, Recorder, assert_same, make_trainer, small
+from support.training import SPACES, TINY, Recorder, assert_same, make_trainer, small
 
 CHECK_CALLS = 24 + 24 + 1 + 24 + 1  # what Target.check asks for
 

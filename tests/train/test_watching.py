@@ -12,11 +12,11 @@ import torch
 
 import egm
 from egm.cli import main
+from egm.runs.directory import RunDirectory
 from egm.train import watching
 from egm.train.progress import Silent
-from egm.train.run_directory import RunDirectory
 from egm.train.watching import EVENTS, QUIET, Several, Status, read_status
-from training import SMALL, SPACES
+from support.training import SMALL, SPACES
 
 FAST = {**SMALL, "log_every": 2}
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from egm.adapters.bridge import dtype_of, flattened, one_each
-from egm.extras import needed
 from egm.spaces import Space
 from egm.targets.base import Target
+from egm.util.extras import needed
 
 
 def from_jax(space: Space, energy: Callable[..., Any], *, batched: bool = True, name: str | None = None) -> Target:

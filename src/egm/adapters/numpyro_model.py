@@ -15,8 +15,8 @@ from torch import Tensor
 from egm.adapters.bridge import flattened
 from egm.adapters.jax_energy import JaxEnergy
 from egm.adapters.sites import PRIOR_DRAWS, ModelTarget, Site, check_names, check_support, constraint_of, real_variable
-from egm.extras import needed
 from egm.spaces import Categorical, Space, State
+from egm.util.extras import needed
 
 
 def from_numpyro(

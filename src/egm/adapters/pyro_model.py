@@ -15,9 +15,9 @@ from torch.distributions import biject_to, constraints
 
 from egm.adapters.bridge import flattened
 from egm.adapters.sites import PRIOR_DRAWS, ModelTarget, Site, check_names, check_support, constraint_of, real_variable
-from egm.extras import needed
 from egm.spaces import Categorical, Space, State
 from egm.targets.base import EnergyError
+from egm.util.extras import needed
 
 
 def from_pyro(

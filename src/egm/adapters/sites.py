@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from egm.declarations import Constraint
 from egm.spaces import Real, Space, State, Variable
+from egm.spaces.declarations import Constraint
 from egm.targets.base import Target
 
 PRIOR_DRAWS = 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from egm.train.options import check_numbers
+from egm.util.numbers import check_numbers
 
 #: what each of them does, in a line
 CHAIN_METHODS = {

@@ -11,9 +11,9 @@ import torch
 from egm.baselines.chain_options import ChainOptions
 from egm.baselines.kept_states import KeptStates
 from egm.mcmc import Kernel
+from egm.runs.directory import RunDirectory
 from egm.targets.base import Target
 from egm.train.progress import Progress
-from egm.train.run_directory import RunDirectory
 
 LOG_EVERY = 100  # steps
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from egm.draws import Draws
+from egm.runs.directory import RunDirectory
 from egm.spaces import Space, State
 from egm.targets.base import Target
-from egm.train.run_directory import RunDirectory
 
 WHY_UNWEIGHTED = (
     "the states of Markov chains have none: they follow the target in the long run, and depend on each other (R-hat and"

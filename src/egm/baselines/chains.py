@@ -32,13 +32,13 @@ import torch
 from egm.baselines.chain_options import TEMPERING_ONLY, ChainOptions
 from egm.baselines.chain_run import ChainRun
 from egm.baselines.chain_sampler import ChainSampler
-from egm.build import DTYPES, make_space, target_entries
+from egm.config.build import DTYPES, make_space, target_entries
+from egm.config.options import options_by_group
 from egm.mcmc import MALA, Alternate, Gibbs, Kernel, ParallelTempering, SwendsenWang
-from egm.options import options_by_group
+from egm.runs.directory import RunDirectory
 from egm.spaces import Space
 from egm.targets.base import Target
 from egm.train.progress import make_progress
-from egm.train.run_directory import RunDirectory
 from egm.train.signals import Stopped, held_back
 from egm.train.watching import watched
 

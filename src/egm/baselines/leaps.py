@@ -28,9 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from egm.baselines.leaps_chain import Chain, generator_term
-from egm.denoiser_error import DenoiserError
 from egm.methods.base import Method
-from egm.metrics.floors import derive_seed
 from egm.networks.base import is_built_in, rounding
 from egm.networks.embeddings import TIME_FEATURES, TimeEmbedding
 from egm.networks.locally_equivariant import is_locally_equivariant
@@ -38,12 +36,14 @@ from egm.paths.discrete import Uniform
 from egm.paths.product import ProductPath
 from egm.processes.base import Process
 from egm.sampler import Sampler
-from egm.simulate import Simulation
+from egm.simulation.denoiser_error import DenoiserError
+from egm.simulation.simulate import Simulation
 from egm.spaces import Categorical, Space, State
 from egm.targets.base import EnergyError, Target
+from egm.targets.guard import EnergyGuard
 from egm.train.buffer import ReplayBuffer
-from egm.train.guard import EnergyGuard
-from egm.train.options import check_numbers
+from egm.util.numbers import check_numbers
+from egm.util.seeds import derive_seed
 
 #: where the defaults of the loop differ; the buffer counts states, of which a draw adds one for each step
 TRAINING: dict[str, Any] = {

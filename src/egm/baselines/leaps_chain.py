@@ -47,11 +47,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from egm.declarations import cached_tensor
 from egm.mcmc.base import draw_symbols
 from egm.processes.base import sample_table
 from egm.spaces import Categorical
 from egm.targets.base import Target
+from egm.util.cached_tensors import cached_tensor
 
 BLOCK = 4  # steps that share a time
 

@@ -28,10 +28,10 @@ import numpy as np
 import torch
 
 from egm.baselines.numpyro_bridge import Bridge, Layout, Sites
-from egm.extras import needed
 from egm.mcmc.run import PROGRESS_SECONDS, Chains
 from egm.spaces import State
 from egm.targets.base import Target, raise_on_bad_energy
+from egm.util.extras import needed
 
 Algorithm = Literal["mixed-hmc", "nuts-gibbs"]
 

@@ -26,9 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from egm.clock import time_grid
-from egm.denoiser_error import DenoiserError
-from egm.diagnostics import weight_ess
+from egm.draws.diagnostics import weight_ess
 from egm.methods.base import Method
 from egm.methods.egm import default_t_min
 from egm.networks import predict
@@ -36,9 +34,11 @@ from egm.paths.gaussian import Foellmer
 from egm.paths.product import ProductPath
 from egm.processes.base import Process
 from egm.processes.diffusion import Diffusion
+from egm.simulation.clock import time_grid
+from egm.simulation.denoiser_error import DenoiserError
 from egm.spaces import State
+from egm.targets.guard import EnergyGuard
 from egm.train.buffer import ReplayBuffer
-from egm.train.guard import EnergyGuard
 
 
 @dataclass(frozen=True)

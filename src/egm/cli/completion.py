@@ -16,10 +16,10 @@ from egm import recipes
 from egm.cli.listing import SECTIONS
 from egm.cli.main import COMMANDS
 from egm.cli.parsing import Parser, plain_types
-from egm.expressions import nearest
-from egm.extras import needed
-from egm.registry import TARGETS, method_names
+from egm.config.registry import TARGETS, method_names
 from egm.reproduce.definitions import TABLES
+from egm.util.expressions import nearest
+from egm.util.extras import needed
 
 SHELLS = ("bash", "zsh")
 DESCRIPTION = """\

@@ -13,10 +13,10 @@ from egm.cli.parsing import Count, Parser, Seed
 from egm.cli.report import published, write_results
 from egm.cli.tables import show_metrics
 from egm.draws import Draws
+from egm.draws.export import writer_of
 from egm.evaluation import evaluate as compare
-from egm.export import writer_of
-from egm.metrics.floors import derive_seed
 from egm.targets.base import Target
+from egm.util.seeds import derive_seed
 
 TOGETHER = 10_000  # energies of draws that are computed at once
 READERS = {".nc": "arviz.from_netcdf", ".npz": "numpy.load", ".csv": "pandas.read_csv"}

@@ -11,10 +11,10 @@ from egm import recipes
 from egm.baselines.chain_options import CHAIN_METHODS
 from egm.cli.parsing import Parser
 from egm.cli.tables import show
-from egm.expressions import nearest
+from egm.config.registry import METHODS, PATHS, PROCESSES, SCHEDULES, TARGETS
 from egm.networks import NETWORKS, RATE_NETWORKS
-from egm.registry import METHODS, PATHS, PROCESSES, SCHEDULES, TARGETS
 from egm.targets.base import Target
+from egm.util.expressions import nearest
 
 #: of targets that share a module
 ABOUT = {

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from egm.expressions import nearest
-from egm.extras import MissingPackage
 from egm.targets.base import EnergyError
 from egm.train.signals import Stopped, stop_on_signals
+from egm.util.expressions import nearest
+from egm.util.extras import MissingPackage
 
 #: name -> where its function is (`NAME_parser` beside it gives its options) and what it does. Each command imports what
 #: it needs, so that `egm list` does not wait for what only training uses.

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable
 from types import ModuleType
 
-from egm.expressions import nearest
 from egm.targets.base import Target
+from egm.util.expressions import nearest
 
 
 def import_target(source: str) -> Target:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Union, get_args, get_origin
 import jsonargparse
 from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
 
-from egm.expressions import nearest
+from egm.util.expressions import nearest
 
 Count: Any = PositiveInt  # types of options, which the type checker takes for aliases
 Seed: Any = NonNegativeInt

@@ -13,8 +13,8 @@ import torch
 from egm.baselines.chain_sampler import ChainSampler
 from egm.cli.tables import show_metrics
 from egm.evaluation import evaluate as compare
+from egm.runs.directory import RunDirectory
 from egm.sampler import Sampler
-from egm.train.run_directory import RunDirectory
 
 N, REPEATS, FLOOR_PAIRS = 2000, 3, 5  # enough to look at; `egm evaluate` does it properly
 

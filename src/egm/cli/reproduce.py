@@ -11,9 +11,9 @@ import torch
 
 from egm.cli.parsing import Count, Parser, Seconds, Seed
 from egm.cli.tables import show
-from egm.expressions import nearest
 from egm.reproduce.definitions import BY_NAME_ONLY, TABLES, Kind, Selection, table
 from egm.reproduce.workflow import Plan, carry_out, describe, write_table
+from egm.util.expressions import nearest
 
 OTHERS = ("all", "figures", "page")
 DESCRIPTION = f"""\

@@ -9,11 +9,11 @@ from typing import Any
 from jsonargparse import Namespace
 
 from egm import recipes
-from egm.build import make_body, make_path, make_processes, make_space, outputs_of
 from egm.cli.parsing import value_of
 from egm.cli.train_parser import split_target
-from egm.expressions import describe, nearest
-from egm.registry import method_kind, method_names
+from egm.config.build import make_body, make_path, make_processes, make_space, outputs_of
+from egm.config.registry import method_kind, method_names
+from egm.util.expressions import describe, nearest
 
 CHANGEABLE = ("resume", "steps", "time_limit", "device", "progress", "tensorboard", "evaluate")
 

@@ -19,13 +19,13 @@ from egm.cli.parsing import Parser, peek, value_of, without
 from egm.cli.report import finish
 from egm.cli.resuming import is_complete, refuse_differences
 from egm.cli.train_parser import make_parser, split_target
-from egm.expressions import nearest
-from egm.registry import METHODS, method_names, option_names
+from egm.config.registry import METHODS, method_names, option_names
+from egm.runs.directory import RunDirectory
 from egm.sampler import Sampler
 from egm.targets.base import EnergyError, Target
-from egm.train.run_directory import RunDirectory
 from egm.train.signals import Stopped
 from egm.train.trainer import Diverged
+from egm.util.expressions import nearest
 
 LIMITS = ("steps", "time_limit")
 EVALUATE_EVERY = 1000  # where exact draws cost nothing; an MCMC reference may take long to make

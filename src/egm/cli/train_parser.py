@@ -9,9 +9,9 @@ from typing import Any, Literal, get_type_hints
 
 from egm.api import fit
 from egm.cli.parsing import Count, Parser, Seconds, Seed, documented
-from egm.expressions import arguments
-from egm.registry import OPTION_GROUPS, TARGETS, method_names, option_names
+from egm.config.registry import OPTION_GROUPS, TARGETS, method_names, option_names
 from egm.targets.base import Target
+from egm.util.expressions import arguments
 
 DESCRIPTION = """\
 Train a sampler, run Markov chains, or continue a run.

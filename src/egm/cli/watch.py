@@ -16,9 +16,9 @@ from typing import Any
 
 from egm.baselines.chain_options import CHAIN_METHODS
 from egm.cli.parsing import Parser, Seconds
-from egm.draws import MIN_ESS
+from egm.draws.draws import MIN_ESS
+from egm.runs.directory import RunDirectory
 from egm.train.progress import SHOWN, describe, label
-from egm.train.run_directory import RunDirectory
 from egm.train.signals import Stopped
 from egm.train.watching import read_status
 

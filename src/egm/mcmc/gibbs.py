@@ -19,9 +19,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from egm.declarations import cached_tensor
 from egm.mcmc.base import Kernel, SupportsEnergy, draw_symbols
 from egm.spaces import State
+from egm.util.cached_tensors import cached_tensor
 
 
 class Gibbs(Kernel):

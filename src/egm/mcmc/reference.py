@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from egm.files import replacing
 from egm.mcmc.base import Kernel, SupportsEnergy
 from egm.mcmc.diagnostics import scalars, summarise
 from egm.mcmc.run import run
 from egm.spaces import State
+from egm.util.files import replacing
 
 R_HAT_LIMIT = 1.05
 FORMAT_VERSION = 2

@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from egm.denoiser_error import DenoiserError
-from egm.energy_model import EnergyModel
+from egm.estimation.energy_model import EnergyModel
 from egm.paths.product import ProductPath
 from egm.processes.base import DenoisingProcess, Process
 from egm.sampler import Sampler
-from egm.simulate import Simulation
+from egm.simulation.denoiser_error import DenoiserError
+from egm.simulation.simulate import Simulation
 from egm.spaces import State
+from egm.targets.guard import EnergyGuard
 from egm.train.buffer import ReplayBuffer
-from egm.train.guard import EnergyGuard
 
 T_MAX = 1 - 1e-3  # the last time that is trained on: at t = 1 the state is its own end point
 

@@ -1,7 +1,7 @@
 """EGM and EGM-BS: the losses of one inner step of the paper's algorithm 1.
 
 Given end points x_1 of the replay buffer: times t, states x_t ~ p_{t|1}(· | x_1), and regression targets at x_t from
-the one estimator (`egm.estimators`):
+the one estimator (`egm.estimation.estimators`):
 
     EGM       r = 1 with the target's energy: the prediction (denoiser or jump kernel)
     EGM-BS    r = min(t + ε, 1) with the running average of E^φ (the target's energy at r = 1): the prediction;
@@ -24,10 +24,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from egm.denoiser_error import DenoiserError
-from egm.energy_model import EnergyModel, unfinished
-from egm.estimators import Estimate, estimate, wide_bytes
-from egm.losses import variable_loss
+from egm.estimation.energy_model import EnergyModel, unfinished
+from egm.estimation.estimators import Estimate, estimate, wide_bytes
+from egm.estimation.losses import variable_loss
+from egm.estimation.proposals import OwnSteps
+from egm.estimation.single_site import single_site
 from egm.methods.base import T_MAX, Method, stratified_times
 from egm.methods.egm_options import EGMOptions
 from egm.networks.base import activation_bytes, is_built_in, predict, rounding
@@ -36,11 +37,10 @@ from egm.paths.gaussian import VE
 from egm.paths.product import ProductPath
 from egm.processes.base import DenoisingProcess, Process
 from egm.processes.jump import Jump
-from egm.proposals import OwnSteps
-from egm.single_site import single_site
+from egm.simulation.denoiser_error import DenoiserError
 from egm.spaces import State
+from egm.targets.guard import EnergyGuard
 from egm.train.buffer import ReplayBuffer
-from egm.train.guard import EnergyGuard
 
 STAGES = 50  # in which times open
 

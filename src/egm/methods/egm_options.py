@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from egm.losses import RealLoss, SymbolLoss
+from egm.estimation.losses import RealLoss, SymbolLoss
 from egm.methods.base import T_MAX
-from egm.train.options import check_numbers
+from egm.util.numbers import check_numbers
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class EGMOptions:
 
     Attributes:
         proposals: number K of proposals for each state.
-        proposal: their law, "reference", "flat" (the paper's), or "sampler", see `egm.proposals`: the last is for
-            EGM-BS, and end points further than ε away, which may lie in several modes, are by the reference law.
+        proposal: their law, "reference", "flat" (the paper's), or "sampler", see `egm.estimation.proposals`: the last
+            is for EGM-BS, and end points further than ε away, which may lie in several modes, are by the reference law.
         estimator: what is averaged for real variables: "end-points"; "centred", the same without the error of the
             proposals' own mean (flows and diffusions, small ε); or, where the energy has a gradient and the density no
             hard walls, "scores".

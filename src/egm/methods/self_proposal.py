@@ -1,17 +1,17 @@
 """EGM-SP: the sampler proposes for itself.
 
-Each round draws end points x_1 with their exact path weights (`egm.path_weights`), keeps the last few rounds, and
-trains on x_1 resampled in proportion to its weight, by conditional generator matching:
+Each round draws end points x_1 with their exact path weights (`egm.simulation.path_weights`), keeps the last few
+rounds, and trains on x_1 resampled in proportion to its weight, by conditional generator matching:
 
     x_t ~ p_{t|1}(· | x_1),   loss = Σ_reals ‖o − o_θ‖²/d + Σ_symbols CE(x_1^i, D_θ^i) over the sites still to come,
 
-o the rescaled denoiser (`egm.losses`) and the cross-entropy of masked sites divided by 1 − κ_t. For κ_t = t that makes
-its mean the path's own −log-likelihood, but for a cut: 1 − κ_t counts as at least 1/sites, which takes variance and
-some weight from the last reveals and leaves the minimiser. The target is reached through π_b ∝ p_ref^{1−b} exp(−bE),
-p_ref the law of the untrained sampler: every round moves b up to the largest value at which the new draws keep the
-effective sample size `ess_target`. From too few effective draws a network learns those draws and not their law; so if
-the buffer as a whole has less than half of `ess_target`, its weights are flattened to w^γ with the largest γ that has
-it. At γ = 0 a sampler would learn from its own draws as they are, and stay as it is.
+o the rescaled denoiser (`egm.estimation.losses`) and the cross-entropy of masked sites divided by 1 − κ_t. For κ_t = t
+that makes its mean the path's own −log-likelihood, but for a cut: 1 − κ_t counts as at least 1/sites, which takes
+variance and some weight from the last reveals and leaves the minimiser. The target is reached through π_b ∝ p_ref^{1−b}
+exp(−bE), p_ref the law of the untrained sampler: every round moves b up to the largest value at which the new draws
+keep the effective sample size `ess_target`. From too few effective draws a network learns those draws and not their
+law; so if the buffer as a whole has less than half of `ess_target`, its weights are flattened to w^γ with the largest γ
+that has it. At γ = 0 a sampler would learn from its own draws as they are, and stay as it is.
 
 Nothing here looks at exact draws, exact log Z or a metric: b and the end of training follow from the weights alone.
 """
@@ -26,18 +26,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from egm.denoiser_error import DenoiserError
-from egm.diagnostics import weight_ess
-from egm.losses import variable_loss
+from egm.draws.diagnostics import weight_ess
+from egm.estimation.losses import variable_loss
 from egm.methods.base import Method, stratified_times
-from egm.path_weights import why_unweighted
 from egm.paths.discrete import Masked
 from egm.paths.product import ProductPath
 from egm.processes.base import Process
-from egm.simulate import Simulation
+from egm.simulation.denoiser_error import DenoiserError
+from egm.simulation.path_weights import why_unweighted
+from egm.simulation.simulate import Simulation
 from egm.spaces import State
+from egm.targets.guard import EnergyGuard
 from egm.train.buffer import ReplayBuffer
-from egm.train.guard import EnergyGuard
 
 GRID, HALVINGS = 64, 30  # intervals in which b or γ is looked for, and halvings of one of them
 FLATTEST = 1e-6  # γ

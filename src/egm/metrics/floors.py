@@ -18,6 +18,7 @@ import numpy as np
 
 from egm.metrics.metrics import METRICS, Metric
 from egm.targets.base import Target
+from egm.util.seeds import derive_seed
 
 TOLERANCE = 1.25
 LEAST_EVALUATIONS = 20
@@ -92,11 +93,6 @@ def find_metric(metric: str | Metric) -> Metric:
     if metric not in METRICS:
         raise ValueError(f"unknown metric '{metric}'; choose one of {sorted(METRICS)} or pass a function")
     return METRICS[metric]
-
-
-def derive_seed(seed: int, index: int) -> int:
-    """A seed of its own for each repetition: neighbouring seeds and indices do not share streams."""
-    return int(np.random.SeedSequence([seed, index]).generate_state(1, np.uint64)[0] >> 1)
 
 
 def floor_key(metric: str, target: Target, n: int) -> str:

@@ -14,7 +14,7 @@ from scipy.spatial.distance import cdist
 from scipy.stats import wasserstein_distance
 from torch import Tensor
 
-from egm.extras import needed
+from egm.util.extras import needed
 
 Array = NDArray[np.float64]
 

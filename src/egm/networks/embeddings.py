@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from egm.declarations import cached_tensor
 from egm.networks.fused import one_hot
 from egm.spaces import Space, State
+from egm.util.cached_tensors import cached_tensor
 
 TIME_FEATURES = 64
 TOKEN_FEATURES = 4

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, silu
 
-from egm.kernels import attempt
+from egm.util.triton import attempt
 
 KERNELS = "egm.networks.mlp_kernels"
 

@@ -25,10 +25,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, layer_norm, linear, silu
 
-from egm.kernels import find_kernels, report
 from egm.networks.base import Body, Head, positive
 from egm.networks.embeddings import TIME_FEATURES, SymbolEmbedding, TimeEmbedding
 from egm.spaces import Categorical, Space, State
+from egm.util.triton import find_kernels, report
 
 KERNELS = "egm.networks.lattice_kernels"
 _WORKS: dict[tuple[Any, ...], bool] = {}  # by device, dtype and shape, as tried out

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, silu
 
-from egm.kernels import attempt
 from egm.networks.base import Body, Head, not_negative, positive
 from egm.networks.embeddings import (
     TIME_FEATURES,
@@ -33,6 +32,7 @@ from egm.networks.embeddings import (
 )
 from egm.networks.fused import add_silu
 from egm.spaces import Space, State
+from egm.util.triton import attempt
 
 KERNELS = "egm.networks.perceptron_kernels"
 REAL_FEATURES = 64

@@ -7,8 +7,8 @@ together with two proposals that importance sampling may draw from, with p^ref_r
     flat        q_{r|t}(x_r | x_t) = p_{t|r}(x_t | x_r) / Z_{r|t}(x_t)
     reference   q^ref_{r|t}(x_r | x_t) = p_{t|r}(x_t | x_r) p^ref_r(x_r) / p^ref_t(x_t)
 
-Time runs from 0 (prior) to 1 (target). Paths act on latent coordinates (`egm.variables`); t and r are numbers, or
-tensors that broadcast to the batch shape of the states. Results are undefined outside 0 ≤ t < r ≤ 1.
+Time runs from 0 (prior) to 1 (target). Paths act on latent coordinates (`egm.spaces.variables`); t and r are numbers,
+or tensors that broadcast to the batch shape of the states. Results are undefined outside 0 ≤ t < r ≤ 1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from egm.variables import Categorical, Real, reference_draw
+from egm.spaces.variables import Categorical, Real, reference_draw
 
 Time: TypeAlias = float | Tensor
 Proposal: TypeAlias = Literal["flat", "reference"]

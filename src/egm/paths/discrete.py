@@ -20,10 +20,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from egm.kernels import attempt
 from egm.paths.base import Draw, Path, Proposal, Time
 from egm.paths.schedules import Polynomial, Schedule
-from egm.variables import Categorical
+from egm.spaces.variables import Categorical
+from egm.util.triton import attempt
 
 COUNTING_KERNELS = "egm.paths.counting_kernels"
 PROPOSAL_KERNELS = "egm.paths.proposal_kernels"

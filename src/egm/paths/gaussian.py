@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from egm.paths.base import Draw, Path, Proposal, Time
-from egm.variables import Real
+from egm.spaces.variables import Real
 
 HALF_PI = math.pi / 2
 

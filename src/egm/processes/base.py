@@ -20,7 +20,7 @@ from torch import Tensor
 
 from egm.paths.base import Time
 from egm.paths.gaussian import GaussianPath
-from egm.variables import Real
+from egm.spaces.variables import Real
 
 G = TypeVar("G")
 

@@ -20,9 +20,9 @@ from typing import Any
 
 from egm.api import fit
 from egm.baselines.chain_options import CHAIN_METHODS
-from egm.expressions import nearest
-from egm.registry import method_names
-from egm.registry import option_names as options_of_methods
+from egm.config.registry import method_names
+from egm.config.registry import option_names as options_of_methods
+from egm.util.expressions import nearest
 
 FOLDERS = ("fast", "paper")
 SECTIONS = ("target", "paper", "common")  # and one for each method

@@ -13,10 +13,10 @@ from torch import Tensor
 from egm.api import load
 from egm.baselines.chain_sampler import ChainSampler
 from egm.draws import Draws
-from egm.metrics.floors import derive_seed
+from egm.runs.directory import RunDirectory
 from egm.spaces import State
 from egm.targets.base import Target
-from egm.train.run_directory import RunDirectory
+from egm.util.seeds import derive_seed
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Contents:
 
     Attributes:
         name: the folder, as it was given.
-        config, starts, results, rows, cost: what the files hold (`egm.train.run_directory`).
+        config, starts, results, rows, cost: what the files hold (`egm.runs.directory`).
         target: its energy, where it is at hand.
         draws: fresh ones, where the run can draw.
         reference: as many reference draws, where there are any.

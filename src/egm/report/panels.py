@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from egm.diagnostics import pareto_k, pareto_k_limit
+from egm.draws.diagnostics import pareto_k, pareto_k_limit
 from egm.metrics.floors import TOLERANCE
 from egm.metrics.metrics import LABELS
 from egm.report.contents import Contents

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from egm.extras import needed
 from egm.report.markup import Html, element, joined
+from egm.util.extras import needed
 
 Array = NDArray[np.float64]
 BINS = 40

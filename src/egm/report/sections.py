@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from egm.draws import UNSEEN
+from egm.draws.draws import UNSEEN
 from egm.metrics.metrics import LABELS
 from egm.report.contents import Contents
 from egm.report.markup import Cell, Html, Number, count, element, joined, prose, table

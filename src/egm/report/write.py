@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from egm.files import replacing
 from egm.report.contents import Contents, read_contents
 from egm.report.markup import Html, element, page
 from egm.report.plotting import library
 from egm.report.sections import comparison, run_sections
+from egm.runs.directory import RunDirectory
 from egm.targets.base import Target
-from egm.train.run_directory import RunDirectory
+from egm.util.files import replacing
 
 N, SEED = 2000, 10_000  # of the draws; a seed that neither training nor evaluation has by default
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from egm import recipes
-from egm.expressions import nearest
-from egm.registry import method_names
+from egm.config.registry import method_names
+from egm.util.expressions import nearest
 
 Kind = Literal["fast", "paper", "smoke"]
 ROLES = ("main", "ablation", "smoke", "cost")

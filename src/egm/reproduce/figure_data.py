@@ -16,15 +16,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from egm.files import replacing, write_json
 from egm.metrics import two_point_correlation
-from egm.metrics.floors import derive_seed
 from egm.report.plotting import bin_edges
 from egm.reproduce.records import Record
+from egm.runs.directory import RunDirectory
 from egm.sampler import Sampler
 from egm.spaces import State
 from egm.targets.base import Target
-from egm.train.run_directory import RunDirectory
+from egm.util.files import replacing, write_json
+from egm.util.seeds import derive_seed
 
 FILE = "figures.npz"
 SEED = 20_000  # of the draws; neither that of training nor that of evaluation

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from egm.build import make_target
-from egm.files import replacing
+from egm.config.build import make_target
 from egm.metrics.metrics import LABELS
 from egm.report.planes import log_marginal
 from egm.report.plotting import library, new_figure, plain_style
@@ -28,6 +27,7 @@ from egm.reproduce.definitions import TABLES, Kind, table
 from egm.reproduce.records import records_of
 from egm.targets.gbrbm import GBRBM
 from egm.targets.joint_mog import JointMoG
+from egm.util.files import replacing
 
 Array = NDArray[np.float64]
 Entry = dict[str, Any]

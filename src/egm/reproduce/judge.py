@@ -15,7 +15,8 @@ from typing import Any
 
 from egm.api import load
 from egm.cli.report import write_results
-from egm.evaluation import evaluate, metrics_of
+from egm.evaluation import evaluate
+from egm.evaluation.scores import metrics_of
 from egm.reproduce.figure_data import save_draws
 from egm.reproduce.runs import Run
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from egm.files import replacing
 from egm.recipes import load, names
 from egm.report.markup import Grid
 from egm.reproduce.definitions import TABLES, Cell, Kind, Table, table
 from egm.reproduce.figures import CAPTIONS
 from egm.reproduce.rendering import Shown, commit_text, markdown
+from egm.util.files import replacing
 
 NAME = "results.md"
 KINDS: tuple[Kind, ...] = ("fast", "paper")

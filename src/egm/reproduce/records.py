@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from egm.files import write_json
 from egm.reproduce.definitions import BUDGETS, CALLS_OF, Cell, Table
+from egm.util.files import write_json
 
 Record = dict[str, Any]
 NO_SETTINGS = ("log_every", "checkpoint_every", "evaluate_every", "evaluation_size")

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from egm.files import write_json
 from egm.reproduce.definitions import CALLS_OF, Cell
 from egm.reproduce.records import same_settings, settings
-from egm.train.run_directory import RunDirectory
+from egm.runs.directory import RunDirectory
+from egm.util.files import write_json
 
 NOTES = "reproduce.json"
 

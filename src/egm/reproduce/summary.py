@@ -9,12 +9,12 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from egm.files import replacing
 from egm.metrics.metrics import LABELS
 from egm.report.markup import Grid, count
 from egm.reproduce.definitions import Cell, Kind, table
 from egm.reproduce.records import Record
 from egm.reproduce.rendering import Shown, beside_text, markdown, number_text, spread_text, stated_text
+from egm.util.files import replacing
 
 TABLES = ("table1", "table2", "manywell", "leaps", "particles", "beyond")
 METHOD, METRIC = "egm-sp", "e_w1"

@@ -14,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from egm.files import replacing
 from egm.report import markup
 from egm.report.markup import element, prose
 from egm.reproduce import figure_data, judge, records
@@ -22,6 +21,7 @@ from egm.reproduce.definitions import Cell, Kind, Selection, Table
 from egm.reproduce.rendering import Shown, html_table, markdown
 from egm.reproduce.runner import Job, last_lines, locked, run_jobs
 from egm.reproduce.runs import Run, runs_of, with_budget
+from egm.util.files import replacing
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,11 @@ from typing import final
 import torch
 from torch import Tensor
 
-from egm.declarations import Nested
 from egm.spaces import Categorical, Real, Space, State
 from egm.targets.base import Target
 from egm.targets.modes import Modes
 from egm.targets.support import Constants, describe, require_positive
+from egm.util.cached_tensors import Nested
 
 MAX_HIDDEN = 20
 NEGLIGIBLE_MASS = 1e-3

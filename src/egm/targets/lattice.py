@@ -18,7 +18,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from egm.kernels import attempt
 from egm.mcmc.gibbs import Gibbs
 from egm.mcmc.reference import ReferencePlan
 from egm.mcmc.swendsen_wang import SwendsenWang
@@ -27,6 +26,7 @@ from egm.spaces import Categorical, Space, State
 from egm.targets.base import Target
 from egm.targets.support import Constants, finite
 from egm.targets.transfer_matrix import TransferMatrix, fits
+from egm.util.triton import attempt
 
 KERNELS = "egm.targets.bond_kernels"
 LARGEST = 127  # lattice whose bonds a kernel counts

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
-SolverChoice = Literal["auto", "first-hitting", "bridge", "euler", "tau-leaping", "heun"]
+from egm.simulation.clock import SolverChoice
+from egm.util.numbers import check_numbers
 
 
 @dataclass(frozen=True)
@@ -67,25 +65,3 @@ class TrainingOptions:
             self, positive=("learning_rate", "clip_gradient"), non_negative=("final_learning_rate", "weight_decay"),
             decays=("ema",), shares=("ema_start",),
         )  # fmt: skip
-
-
-def check_numbers(
-    options: object,
-    *,
-    positive: Iterable[str] = (),
-    non_negative: Iterable[str] = (),
-    decays: Iterable[str] = (),
-    shares: Iterable[str] = (),
-) -> None:
-    """Raise unless the options of these names lie in their ranges; None passes, NaN and infinity do not."""
-    ranges = (
-        (positive, "must be positive", lambda x: 0 < x < math.inf),
-        (non_negative, "must not be negative", lambda x: 0 <= x < math.inf),
-        (decays, "is the decay of a running average and lies in [0, 1)", lambda x: 0 <= x < 1),
-        (shares, "is a share of training and lies in [0, 1]", lambda x: 0 <= x <= 1),
-    )
-    for names, requirement, holds in ranges:
-        for name in names:
-            value = getattr(options, name)
-            if value is not None and not holds(value):
-                raise ValueError(f"{name} {requirement}, got {value}")

@@ -17,15 +17,15 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from egm.methods.base import Method
-from egm.metrics.floors import derive_seed
+from egm.runs.directory import RunDirectory
 from egm.sampler import Sampler
-from egm.simulate import Simulation
+from egm.simulation.capture import CapturedStep
+from egm.simulation.simulate import Simulation
 from egm.train.buffer import ReplayBuffer
-from egm.train.capture import CapturedStep
 from egm.train.options import TrainingOptions
 from egm.train.progress import Progress
-from egm.train.run_directory import RunDirectory
 from egm.train.signals import Stopped, held_back
+from egm.util.seeds import derive_seed
 
 LAST_PART = 0.8  # of training, from where on it is not cut short
 

@@ -18,10 +18,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from egm.extras import needed
-from egm.files import write_json
+from egm.runs.directory import RunDirectory
 from egm.train.progress import Progress, Silent
-from egm.train.run_directory import RunDirectory
+from egm.util.extras import needed
+from egm.util.files import write_json
 
 STATUS, EVENTS = "status.json", "tensorboard"
 WRITE_EVERY = 1.0  # seconds between two states of the same run

@@ -1,0 +1,1 @@
+"""From names and expressions to the parts of a run, and back: the registry, options, and `config.yaml`."""

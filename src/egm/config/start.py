@@ -1,0 +1,71 @@
+"""Runs that begin with what another run has learned: its network and its denoiser's error, on the same space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from egm.paths.product import AnyPath
+from egm.processes.base import Process
+from egm.runs.directory import RunDirectory
+from egm.sampler import Sampler
+from egm.targets.base import Target
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run begins with: the configuration of another and the tensors of its modules."""
+
+    config: dict[str, Any]
+    learned: Mapping[str, Mapping[str, torch.Tensor]]
+
+    @classmethod
+    def of(cls, start: Sampler | str | Path) -> Start:
+        """From a sampler or the folder of a run."""
+        if isinstance(start, Sampler):
+            return cls(start.config, {name: module.state_dict() for name, module in start.modules().items()})
+        run = RunDirectory(start)
+        return cls(run.read_config(), run.read_sampler())
+
+    def parts(
+        self,
+        target: Target,
+        network: nn.Module | str | None,
+        paths: Mapping[str, str | AnyPath] | None,
+        processes: Mapping[str, str | type | Process[Any]] | None,
+    ) -> tuple[nn.Module | str, Mapping[str, str | AnyPath], Mapping[str, str | type | Process[Any]]]:
+        """Network, paths and processes of the new run: what is given, and otherwise those of the start."""
+        config = self.config
+        if list(config["paths"]) != list(target.space):
+            raise ValueError(
+                f"start has the variables {list(config['paths'])}, not {list(target.space)} of {target!r}; start from a"
+                " run on the same space"
+            )
+        if network is None and config["network"].startswith("user:"):
+            raise ValueError(f"start has a network of its own ({config['network'][6:]}); pass it as network= instead")
+        return (
+            network or config["network"],
+            {**config["paths"], **(paths or {})},
+            {**config["processes"], **(processes or {})},
+        )
+
+    def hand_over(self, sampler: Sampler, *, given: list[str]) -> None:
+        """Copy what was learned; `given` are the options of the new run that may have changed its network."""
+        for name, module in (("network", sampler.network), ("error", sampler.error)):
+            learned = self.learned.get(name, {})  # some have nothing to save
+            if {key: x.shape for key, x in learned.items()} != {key: x.shape for key, x in module.state_dict().items()}:
+                fix = " and ".join(given)
+                raise ValueError(
+                    f"start has another {name}: {self._network(self.config)}, not {self._network(sampler.config)}; "
+                    + (f"leave {fix} out" if given else "start from a run on the same space")
+                )
+            module.load_state_dict(learned)
+
+    @staticmethod
+    def _network(config: Mapping[str, Any]) -> str:
+        return f"{config['network']} with symmetries={config['symmetries']} for {config['space']}"

@@ -1,0 +1,5 @@
+"""How good a sampler is: scores against reference draws, and the record of a run."""
+
+from egm.evaluation.scores import evaluate
+
+__all__ = ["evaluate"]

@@ -1,0 +1,1 @@
+"""Simulation of the learned process from prior to target, and the exact path weights of its draws."""

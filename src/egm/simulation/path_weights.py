@@ -1,0 +1,175 @@
+"""Path weights: what makes the draws of any simulation exact.
+
+On a clock that does not depend on the states, with p_0 the density that x_0 is drawn from and K that of a step,
+
+    log_ratio = −log p_0(x_0) + Σ_steps [ log p_{t|r}(x_t | x_r) − log K(x_r | x_t) ],
+
+and w = exp(log_ratio − E(x_1)) has the mean Z whatever was predicted. The bridges of a diffusion are widened by the
+denoiser's error (without it the last one has no density); flows have log |det ∂x_r/∂x_t| of their numerical map in the
+place of the bracket (`egm.simulation.flow_map`); a reveal has −log D(value | x_τ, τ), because its time has the same law
+backwards.
+
+A path that is drawn backwards from x_1 by the path's own kernels has the same log_ratio; averaged over x_1 from the
+target, log_ratio − E(x_1) bounds log Z from above (EUBO), and shows modes that the sampler never visits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from egm.paths.product import ProductPath
+from egm.processes.base import BridgingProcess, Process
+from egm.processes.flow import Flow
+from egm.simulation.clock import Clock, Solver, Tick, make_clock
+from egm.simulation.flow_map import LARGEST
+from egm.spaces import State
+from egm.spaces.variables import Categorical
+
+#: predictions (denoiser means, tables, jump kernels) of every variable at latent states [n, ...] and times [n]
+Predictor: TypeAlias = Callable[[State, Tensor], State]
+#: the denoiser's error variance of a variable at times t [n or 1], with one more axis for each of the variable's
+ErrorOf: TypeAlias = Callable[[str, Tensor], Tensor]
+
+
+def why_unweighted(processes: Mapping[str, Process[Any]], solver: Solver) -> str | None:
+    """Why a simulation has no path weights, or None if it has."""
+    if solver not in ("bridge", "first-hitting"):
+        return f"solver '{solver}' takes steps without a recorded density; use solver='bridge'"
+    flowing = 0
+    for name, process in processes.items():
+        if isinstance(process, Flow):
+            flowing += process.path.variable.dimension
+        elif not process.has_density:
+            return f"{type(process).__name__} of '{name}' has no step density; use a Diffusion or a Flow for it"
+    if flowing > LARGEST:
+        return (
+            f"flows have {flowing} coordinates, and Jacobians are computed for at most {LARGEST}; use a Diffusion,"
+            " processes={'…': 'diffusion'}"
+        )
+    return None
+
+
+def start_log_prob(path: ProductPath, x: State, clock: Clock) -> Tensor:
+    """log p_0(x_0), float64 [n]; variables that are revealed site by site all start masked, whatever the time."""
+    n = len(next(iter(x.values())))
+    total = torch.zeros(n, dtype=torch.float64, device=clock.times.device)
+    for name, part in path.paths.items():
+        if name not in clock.first_event:
+            total = total + part.prior_log_prob(x[name], clock.start).double()
+    return total
+
+
+def errors_at(processes: Mapping[str, Process[Any]], error: ErrorOf | None, tick: Tick) -> State:
+    """The error variance that each diffusion is widened by in a step."""
+    if error is None:
+        return {}
+    return {name: error(name, tick.t.reshape(-1)) for name, p in processes.items() if isinstance(p, BridgingProcess)}
+
+
+def step_log_ratio(
+    processes: Mapping[str, Process[Any]],
+    x_t: State,
+    x_r: State,
+    prediction: State,
+    *,
+    tick: Tick,
+    errors: State,
+) -> Tensor:
+    """Σ over variables of log p_{t|r}(x_t | x_r) − log K(x_r | x_t), float64 [n]; for a reveal −log D(value).
+
+    `errors` of the diffusions are those that they stepped with (`errors_at`).
+    """
+    total = torch.zeros((), dtype=torch.float64, device=tick.t.device)
+    for name, process in processes.items():
+        if name in tick.sites:
+            total = total - revealed_log_prob(x_t[name], x_r[name], prediction[name]).double()
+            continue
+        step = (x_r[name], x_t[name], prediction[name], tick.t, tick.r)
+        if isinstance(process, BridgingProcess):
+            forward = process.log_step(*step, error=errors[name])
+        else:
+            forward = process.log_step(*step)
+        backward = process.path.log_prob(x_t[name], x_r[name], tick.t, tick.r)
+        # Two events of a clock may fall on the same number; then nothing moves.
+        total = total + torch.where(tick.r > tick.t, backward - forward, 0.0).double()
+    return total
+
+
+def revealed_log_prob(x_t: Tensor, x_r: Tensor, table: Tensor) -> Tensor:
+    """Σ log D(x_r^i) over the sites that differ between x_t and x_r, [n]."""
+    chosen = table.gather(-1, x_r.clamp(max=table.shape[-1] - 1)[..., None])[..., 0]
+    return torch.where(x_t != x_r, chosen, 1.0).log().reshape(len(x_t), -1).sum(1)
+
+
+def reverse_log_ratio(
+    predict: Predictor,
+    path: ProductPath,
+    processes: Mapping[str, Process[Any]],
+    x_1: State,
+    *,
+    grid: Tensor | None = None,
+    solver: Solver = "bridge",
+    calls: int | None = None,
+    error: ErrorOf | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """The log_ratio of paths that end at given latent states [n, ...] and are drawn backwards by p_{t|r}, float64 [n].
+
+    Its gradient is that of what was predicted along the paths. Flows cannot be run backwards.
+    """
+    processes = in_order(path, processes)
+    require_densities(processes, solver, error)
+    if any(isinstance(process, Flow) for process in processes.values()):
+        raise ValueError("a flow is not run backwards, so it has no evidence upper bound; use a Diffusion")
+    first = next(iter(x_1.values()))
+    dtype = next((x.dtype for x in x_1.values() if x.is_floating_point()), None)
+    clock = make_clock(
+        processes, len(first), grid=grid, solver=solver, calls=calls, generator=generator, dtype=dtype,
+        device=first.device,
+    )  # fmt: skip
+    x, log_ratio = x_1, torch.zeros(len(first), dtype=torch.float64, device=first.device)
+    for tick in reversed(clock):
+        before = {
+            name: hide(part.variable, x[name], tick.sites[name])
+            if name in tick.sites and isinstance(part.variable, Categorical)
+            else part.sample(x[name], tick.t, tick.r, generator=generator)
+            for name, part in path.paths.items()
+        }
+        prediction = predict(before, tick.t.expand(len(first)))
+        errors = errors_at(processes, error, tick)
+        log_ratio = log_ratio + step_log_ratio(processes, before, x, prediction, tick=tick, errors=errors)
+        x = before
+    return log_ratio - start_log_prob(path, x, clock)
+
+
+def hide(variable: Categorical, x: Tensor, sites: Tensor) -> Tensor:
+    """Mask some sites [n, g] of each state; those out of range stand for none."""
+    return put(x, sites, torch.full_like(sites, variable.mask))
+
+
+def put(x: Tensor, sites: Tensor, values: Tensor) -> Tensor:
+    """States [n, *shape] with values [n, g] at sites [n, g] of the flattened shape; sites out of range are skipped."""
+    flat = x.reshape(len(x), -1)
+    count = flat.shape[1]
+    spare = torch.cat([flat, flat[:, :1]], 1)  # a column for what is skipped
+    at = torch.where((sites >= 0) & (sites < count), sites, count)
+    return spare.scatter(1, at, values)[:, :count].reshape(x.shape)
+
+
+def in_order(path: ProductPath, processes: Mapping[str, Process[Any]]) -> dict[str, Process[Any]]:
+    """The processes in the space's order, so that draws do not depend on how they were listed."""
+    if processes.keys() != path.paths.keys():
+        raise ValueError(f"processes must name the variables {list(path.paths)}, got {list(processes)}")
+    return {name: processes[name] for name in path.paths}
+
+
+def require_densities(processes: Mapping[str, Process[Any]], solver: Solver, error: ErrorOf | None) -> None:
+    """Raise unless a simulation has path weights."""
+    if (reason := why_unweighted(processes, solver)) is not None:
+        raise ValueError(f"there are no path weights: {reason}")
+    if error is None and any(isinstance(process, BridgingProcess) for process in processes.values()):
+        raise ValueError("weights of a diffusion need its denoiser's error variance; pass error=DenoiserError(path)")

@@ -1,0 +1,1 @@
+"""What every package may use: atomic files, optional packages, expressions, seeds, checked numbers, cached tensors."""

@@ -1,0 +1,17 @@
+"""Constants as tensors: each is copied to its device once."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+Nested: TypeAlias = "float | tuple[Nested, ...]"
+
+
+@lru_cache(maxsize=256)
+def cached_tensor(value: tuple[Nested, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tuple as a tensor, the same object every time."""
+    return torch.tensor(value, dtype=dtype, device=device)

@@ -1,0 +1,10 @@
+"""Seeds derived from a seed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def derive_seed(seed: int, index: int) -> int:
+    """A seed of its own for each repetition: neighbouring seeds and indices do not share streams."""
+    return int(np.random.SeedSequence([seed, index]).generate_state(1, np.uint64)[0] >> 1)

@@ -1,0 +1,124 @@
+"""Parts of one's own can be named once they are registered; what cannot be registered, or is not, says why."""
+
+import re
+from dataclasses import dataclass
+
+import pytest
+
+import egm
+from egm.config import registry
+from egm.config.build import make_path
+from egm.config.registry import MethodKind, register, register_method
+from egm.methods.egm import EGM
+from egm.methods.egm_options import EGMOptions
+from egm.spaces import Categorical, Real, Space
+from support.registries import kept
+
+TINY = {"steps": 1, "network": "MLP(width=4)", "progress": False, "device": "cpu"}
+
+
+class Steeper(egm.paths.CondOT):
+    """A path of one's own."""
+
+
+class Milder(egm.processes.Diffusion):
+    """A process of one's own."""
+
+
+class Steps:
+    """A schedule of one's own."""
+
+    def __call__(self, t):
+        return t**3
+
+    def derivative(self, t):
+        return 3 * t**2
+
+    def inverse(self, kappa):
+        return kappa ** (1 / 3)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of one's own.
+
+    Attributes:
+        patience_of_mine: nothing.
+    """
+
+    patience_of_mine: int = 3
+
+
+def gaussian():
+    return egm.Target(Space(x=Real(1)), lambda x: x.square().sum(-1))
+
+
+def test_every_kind_of_part_can_be_named():
+    assert register(Steeper) is Steeper
+    register(Milder)
+    register(Steps)
+    space = Space(x=Real(1), s=Categorical(2, shape=3))
+    path = make_path(space, {"x": "steeper", "s": "Masked(schedule=Steps())"})
+    assert type(path["x"]) is Steeper
+    assert type(path["s"].schedule) is Steps  # type: ignore[union-attr]
+    sampler = egm.fit(gaussian(), "egm", paths={"x": "Steeper"}, processes={"x": "Milder"}, proposals=2, **TINY)
+    assert (sampler.config["paths"], sampler.config["processes"]) == ({"x": "Steeper()"}, {"x": "Milder()"})
+    again = egm.fit(gaussian(), "egm", paths={"x": Steeper(Real(1))}, processes={"x": Milder}, proposals=2, **TINY)
+    assert again.config["processes"] == {"x": "Milder()"}
+
+
+def test_what_is_not_registered_says_so():
+    with pytest.raises(ValueError, match=r"Steeper is not registered.*@egm\.config\.register"):
+        egm.fit(gaussian(), paths={"x": Steeper(Real(1))}, **TINY)
+    with pytest.raises(ValueError, match=r"Milder is not registered.*@egm\.config\.register"):
+        egm.fit(gaussian(), processes={"x": Milder}, **TINY)
+    with pytest.raises(ValueError, match=r"'mine' is not a method"):
+        egm.fit(gaussian(), "mine", **TINY)
+    with pytest.raises(TypeError, match="target or path or schedule or process can be registered"):
+        register(Options)
+    with pytest.raises(TypeError, match="methods have register_method"):
+        register(EGM)
+
+
+@pytest.mark.parametrize("name", ["CondOT", "cond_ot", "Cosine", "Flow", "Ising", "MALA"])
+def test_names_of_the_library_are_not_taken(name):
+    with pytest.raises(ValueError, match=f"'{name}' is a name of the library's own"):
+        register(type(name, (Steeper,), {}))
+    with pytest.raises(ValueError, match=f"'{name}' is a name of the library's own"):
+        register_method(name, MethodKind("mine", EGM, EGMOptions))
+
+
+def test_methods_bring_options_whose_names_are_new():
+    @dataclass(frozen=True)
+    class Clashing:
+        proposals: int = 3
+
+    with pytest.raises(ValueError, match=r"proposals of 'mine' is an option of EGM and EGM-BS.*choose another name"):
+        register_method("mine", MethodKind("mine", EGM, Clashing))
+    assert "mine" not in registry.method_names()
+    register_method("mine", MethodKind("first", EGM, Options))
+    assert registry.OPTION_GROUPS["mine"] is Options
+    register_method("mine", MethodKind("second", EGM, EGMOptions, {"proposals": 2}))  # a cell that is run again
+    assert registry.METHODS["mine"].about == "second"
+    assert "mine" not in registry.OPTION_GROUPS
+    sampler = egm.fit(gaussian(), "mine", **TINY)
+    assert (sampler.config["method"], sampler.config["proposals"]) == ("mine", 2)
+
+
+def test_recipes_have_sections_for_registered_methods(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("target: Funnel(dim=2)\nmine: {patience_of_mine: 5}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="'mine' is not a section of the recipe"):
+        egm.recipes.read(str(file))
+    register_method("mine", MethodKind("mine", EGM, Options))
+    assert egm.recipes.load(str(file), "mine") == {"target": "Funnel(dim=2)", "method": "mine", "patience_of_mine": 5}
+    assert egm.recipes.methods(str(file)) == ["mine"]
+
+
+def test_runs_of_unknown_methods_say_what_to_import(tmp_path):
+    with kept():
+        register_method("mine", MethodKind("mine", EGM, EGMOptions, {"proposals": 2}))
+        egm.fit(gaussian(), "mine", out=tmp_path / "run", **TINY)
+        assert egm.load(tmp_path / "run").config["method"] == "mine"
+    with pytest.raises(ValueError, match=re.escape("the method 'mine' is not known here")):
+        egm.load(tmp_path / "run")
