@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from egm import recipes
-from egm.config.build import make_target
+from egm.config.targets import make_target
 from egm.evaluation.scores import metrics_of
 from egm.metrics.floors import floor, floor_key
 from egm.util.files import write_json

@@ -13,7 +13,7 @@ import pytest
 
 import egm
 from egm.cli import main
-from egm.cli.report import _finite
+from egm.evaluation.records import _finite
 from egm.config.registry import OPTION_GROUPS, PATHS, PROCESSES, TARGETS, method_names
 from egm.methods.egm_options import EGMOptions
 from egm.networks import NETWORKS

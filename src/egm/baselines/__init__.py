@@ -1,1 +1,5 @@
-"""Baselines: Markov chains and other people's samplers, on the same targets, metrics and run format."""
+"""Baselines: other methods on the same targets. Each registers itself, in the order in which `egm list` shows them."""
+
+from egm.baselines import egm_variants, bnem, pis, leaps, chains  # noqa: I001  (the order of the list)
+
+__all__ = ["bnem", "chains", "egm_variants", "leaps", "pis"]

@@ -19,11 +19,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from egm.config.parts import ENERGY, Parts, default_energy_network
+
 from egm.estimation.energy_model import EnergyModel
 from egm.estimation.losses import cut, rescaling
-from egm.methods.base import Method
-from egm.methods.egm import EGM
-from egm.methods.egm_options import EGMOptions
+from egm.methods.egm_options import EnergyScoreOptions
+from egm.methods.learned_energy import LearnedEnergy
+from egm.methods.registry import add_method
+from egm.methods.regression import Regression, RegressionMethod
+from egm.methods.trained import Trained
 from egm.paths.gaussian import GaussianPath
 from egm.paths.product import ProductPath
 from egm.processes.base import DenoisingProcess, Process
@@ -57,7 +61,7 @@ class EnergyScore(nn.Module):
         return found
 
 
-class BNEM(EGM):
+class BNEM(RegressionMethod):
     """The energy's part of EGM-BS; of the options of the sampler's loss `clip_estimate` alone has an effect."""
 
     def __init__(
@@ -67,7 +71,7 @@ class BNEM(EGM):
         processes: Mapping[str, Process[Any]],
         network: EnergyScore,
         *,
-        options: EGMOptions,
+        options: EnergyScoreOptions,
         error: DenoiserError | None = None,
     ) -> None:
         for name, process in processes.items():
@@ -76,20 +80,37 @@ class BNEM(EGM):
                     f"bnem follows the gradient of an energy, which '{name}' with a {type(process).__name__} does not"
                     " have; use method='egm-bs'"
                 )
-        super().__init__(
-            energy, path, processes, network, energy_model=network.energy, options=options, error=error
-        )  # fmt: skip
+        super().__init__(energy, path, processes, network, error)
+        self.learned = learned = LearnedEnergy(network.energy, options)
+        self.regression = Regression(energy, path, processes, network, error, options=options, learned=learned)
+        self._learned = learned
 
     def modules(self) -> dict[str, nn.Module]:
-        return {name: module for name, module in super().modules().items() if name != "energy_model"}
-
-    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
-        return Method.parameter_groups(self, learning_rate)
+        return {"network": self.network, "energy_average": self._learned.average}
 
     def losses(self, x_1: State, *, first: bool, generator: torch.Generator) -> dict[str, Tensor]:
         """See `Method.losses`."""
         x_t, t, got, _, target = self.regression(x_1, first=first, generator=generator)
-        energy = cast(EnergyModel, self.energy_model)
-        matching = energy.loss(x_t, t, target, clip=self.options.clip_energy)
+        matching = self._learned.loss(x_t, t, target)
         self.measure_error(x_1, self.network(x_t, t), t)
         return {"loss": matching, "energy_loss": matching.detach(), "ess": got.ess.mean()}
+
+
+def score_network(parts: Parts, options: EnergyScoreOptions) -> nn.Module:
+    """The denoiser of E^φ on the network of a run."""
+    energy = EnergyModel(parts.network.module, parts.path, parts.target)
+    return EnergyScore(energy, parts.path, options.clip_estimate)
+
+
+add_method(
+    "bnem",
+    Trained(
+        "baseline BNEM: a learned intermediate energy alone, whose gradient is the sampler's score",
+        method=BNEM,
+        options=EnergyScoreOptions,
+        path="VE",
+        network=default_energy_network,
+        outputs=lambda processes: ENERGY,
+        wrapped=score_network,
+    ),
+)

@@ -1,19 +1,10 @@
-"""Options of the Markov chains, and the methods that run them."""
+"""Options of the Markov chains."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from egm.util.numbers import check_numbers
-
-#: what each of them does, in a line
-CHAIN_METHODS = {
-    "gibbs": "chains: a scan over all sites and a MALA step of the reals, 4 × 6000 steps as in the paper",
-    "mala": "chains: Metropolis-adjusted Langevin steps, for real variables alone",
-    "swendsen-wang": "chains: cluster updates of ferromagnetic Ising and Potts lattices",
-    "tempering": "chains: gibbs or mala at several temperatures that exchange their states",
-}
-TEMPERING_ONLY = ("replicas", "hottest")
 
 
 @dataclass(frozen=True)
@@ -28,9 +19,6 @@ class ChainOptions:
         thin: steps of a chain from one state that is kept to the next.
         keep: states kept at most, over all chains; if there are more, every second one is dropped and thin doubled.
         energy_calls: stop before this many energies are exceeded, with all that the run asks for, warm-up included.
-        redraw: random sites that a step of gibbs (or tempering) redraws; by default it scans all of them.
-        replicas: temperatures of tempering; by default 2 + √d, d the number of sites and real dimensions.
-        hottest: inverse temperature of the hottest replica; the others lie between it and 1 in equal ratios.
     """
 
     chains: int = 4
@@ -38,19 +26,47 @@ class ChainOptions:
     thin: int = 1
     keep: int = 100_000
     energy_calls: int | None = None
-    redraw: int | None = None
-    replicas: int | None = None
-    hottest: float = 0.1
 
     def __post_init__(self) -> None:
         for name in ("chains", "thin", "keep"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        check_numbers(self, positive=("energy_calls", "redraw"), non_negative=("warmup",))
+        check_numbers(self, positive=("energy_calls",), non_negative=("warmup",))
         if self.keep < self.chains:
             raise ValueError(
                 f"keep={self.keep} does not hold one state of each of {self.chains} chains; raise keep or lower chains"
             )
+
+
+@dataclass(frozen=True)
+class GibbsOptions(ChainOptions):
+    """Options of chains that redraw symbols site by site.
+
+    Attributes:
+        redraw: random sites that a step of gibbs (or tempering) redraws; by default it scans all of them.
+    """
+
+    redraw: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_numbers(self, positive=("redraw",))
+
+
+@dataclass(frozen=True)
+class TemperingOptions(GibbsOptions):
+    """Options of tempering.
+
+    Attributes:
+        replicas: temperatures of tempering; by default 2 + √d, d the number of sites and real dimensions.
+        hottest: inverse temperature of the hottest replica; the others lie between it and 1 in equal ratios.
+    """
+
+    replicas: int | None = None
+    hottest: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.replicas is not None and self.replicas < 2:
             raise ValueError(f"replicas must be at least 2, got {self.replicas}; for one temperature use gibbs or mala")
         if not 0 < self.hottest < 1:

@@ -41,6 +41,16 @@ class ChainSampler:
         return next(iter(self.visited.values())).device
 
     @property
+    def most(self) -> int:
+        """How many draws there are at most."""
+        return self.kept
+
+    @property
+    def independent(self) -> bool:
+        """Whether draws are independent of each other: neighbours in a chain are not."""
+        return False
+
+    @property
     def kept(self) -> int:
         """How many states there are."""
         steps, chains, *_ = next(iter(self.visited.values())).shape

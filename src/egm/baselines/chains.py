@@ -1,40 +1,28 @@
-"""Markov chains as methods: `gibbs`, `mala`, `swendsen-wang`, `tempering`.
-
-Each is a kernel of `egm.mcmc` that leaves p(x) ∝ exp(−E(x)) invariant; one step of a chain is
-
-    gibbs           a scan that redraws every site i from p(x^i | rest), then a MALA step of the reals, if there are any
-    mala            a MALA step of the reals
-    swendsen-wang   a cluster update of a ferromagnetic Ising or Potts lattice
-    tempering       the step of `gibbs` (or `mala` where there are no symbols) at each inverse temperature
-                    b_r = hottest^(r/(R−1)), r = 0 … R−1, then exchanges between neighbours; replica 0 counts
+"""Markov chains as methods: `gibbs`, `mala`, `swendsen-wang`, `tempering` (`egm.baselines.chain_kernels`).
 
 Chains start from the reference law, or where a target says (`Target.chain_start`). Draws are n of the states that they
-have visited, without replacement. A system of d degrees of freedom has energies around d/(2b) ± √(d/2)/b: how often
-neighbours exchange depends on √d·log(b_r/b_{r+1}) alone, hence equal ratios, and a number R of temperatures that grows
-like √d.
-
-The paper runs Gibbs as 4 chains of 6000 steps without burn-in, and judges 2000 of the 24 000 states, picked uniformly;
-these are the defaults. It says neither what a step is nor how reals move. A scan is the usual meaning of the first. For
-the second we take MALA and let its step size adapt to an acceptance of .574 in a warm-up of 500 steps, whose states do
-not count and whose calls do: an untuned step would make a straw man.
+have visited, without replacement.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 
-from egm.baselines.chain_options import TEMPERING_ONLY, ChainOptions
+from egm.baselines.chain_kernels import default_replicas, gibbs, mala, swendsen_wang, tempering
+from egm.baselines.chain_options import ChainOptions, GibbsOptions, TemperingOptions
 from egm.baselines.chain_run import ChainRun
 from egm.baselines.chain_sampler import ChainSampler
-from egm.config.build import DTYPES, make_space, target_entries
-from egm.config.options import options_by_group
-from egm.mcmc import MALA, Alternate, Gibbs, Kernel, ParallelTempering, SwendsenWang
+from egm.config.parts import DTYPES
+from egm.config.request import Request
+from egm.mcmc import Kernel
+from egm.methods.kind import Continuation, MethodKind
+from egm.methods.registry import add_method, add_options, split_options
 from egm.runs.directory import RunDirectory
 from egm.spaces import Space
 from egm.targets.base import Target
@@ -46,133 +34,118 @@ STEPS = 6000  # the paper's
 WARMUP = 500  # where a step size has to be found
 
 
-def make_kernel(method: str, target: Target, options: ChainOptions) -> Kernel:
-    """The kernel of a method; raises, naming another method, where the space has no use for it."""
-    symbols, reals = list(target.space.categorical), list(target.space.real)
-    if method == "swendsen-wang":
-        if options.redraw is not None:
-            raise ValueError("redraw is an option of gibbs and tempering, not of swendsen-wang")
-        return SwendsenWang(target)
-    if method == "mala" and symbols:
-        raise ValueError(f"mala moves reals alone, and {target!r} has the symbols {symbols}; use gibbs for both")
-    if method == "gibbs" and not symbols:
-        raise ValueError(f"gibbs redraws symbols, and {target!r} has only the reals {reals}; use mala")
-    if options.redraw is not None and not symbols:
-        raise ValueError(f"redraw counts sites of symbols, and {target!r} has only the reals {reals}; leave it out")
-    kernels = [*([Gibbs(target, sites=options.redraw)] if symbols else []), *([MALA(target)] if reals else [])]
-    kernel = kernels[0] if len(kernels) == 1 else Alternate(kernels)
-    if method != "tempering":
-        return kernel
-    replicas = options.replicas or default_replicas(target.space)
-    return ParallelTempering(kernel, inverse_temperatures=ladder(replicas, options.hottest))
+@dataclass(frozen=True)
+class Chains(MethodKind):
+    """A method that runs Markov chains.
 
-
-def ladder(replicas: int, hottest: float) -> list[float]:
-    """Inverse temperatures from 1 to `hottest` in equal ratios.
-
-    >>> ladder(3, 0.25)
-    [1.0, 0.5, 0.25]
+    Attributes:
+        about: what it does, in a line.
+        kernel: makes the kernel of a target; raises, naming another method, where the space has no use for it.
+        options: the class of its options.
+        asks_for_energies: whether a step asks for energies, so that `energy_calls` limits it.
     """
-    return [hottest ** (r / (replicas - 1)) for r in range(replicas)]
+
+    about: str
+    kernel: Callable[[Target, Any], Kernel]
+    options: type[ChainOptions] = ChainOptions
+    asks_for_energies: bool = True
+    defaults: Mapping[str, Any] = field(default_factory=dict, init=False)
+    outputs: Callable[..., dict[str, tuple[int, ...]]] = field(default=lambda processes: {}, init=False)
+    shares_recipes: bool = field(default=False, init=False)
+
+    @property
+    def option_classes(self) -> tuple[type, ...]:
+        """Its own alone."""
+        return (self.options,)
+
+    def chosen(self, method: str, space: Space, given: Mapping[str, Any]) -> ChainOptions:
+        """The options, with the defaults that depend on the space filled in."""
+        (options,) = split_options(method, given)
+        if options.warmup is None:
+            options = dataclasses.replace(options, warmup=WARMUP if space.real else 0)
+        if isinstance(options, TemperingOptions) and options.replicas is None:
+            options = dataclasses.replace(options, replicas=default_replicas(space))
+        return options
+
+    def fit(self, request: Request) -> ChainSampler:
+        method, target, run = request.method, request.target, request.run
+        parts = ("network", "energy_network", "paths", "processes", "start")
+        if unused := [name for name in parts if getattr(request, name)]:
+            raise ValueError(f"{method} trains nothing and has no use for {' and '.join(unused)}; leave that out")
+        options = self.chosen(method, target.space, request.options)
+        steps, time_limit = request.steps, request.time_limit
+        self._check_limits(method, steps, time_limit, options.energy_calls)
+        if steps is None and time_limit is None and options.energy_calls is None:
+            steps = STEPS
+        config = request.described() | {"steps": steps} | dataclasses.asdict(options)
+        kernel = self.kernel(target, options)
+        bar = watched(make_progress(request.progress), run, tensorboard=request.tensorboard)
+        chains = ChainRun(
+            target, kernel, options, steps=steps, time_limit=time_limit, seed=request.seed, device=request.device,
+            dtype=DTYPES[request.dtype], progress=bar, directory=run,
+        )  # fmt: skip
+        if run is not None:
+            run.create(config)
+        return finished(chains, config)
+
+    def _check_limits(
+        self, method: str, steps: int | None, time_limit: float | None, energy_calls: int | None
+    ) -> None:
+        if steps is not None and time_limit is not None:
+            raise ValueError("give steps or time_limit (seconds), one of them; energy_calls may go with either")
+        for name, limit in (("steps", steps), ("time_limit", time_limit)):
+            if limit is not None and not limit > 0:
+                raise ValueError(f"{name} must be positive, got {limit}")
+        if not self.asks_for_energies and energy_calls is not None and steps is None and time_limit is None:
+            raise ValueError(f"{method} asks for no energies but those of kept states; give steps or time_limit too")
+
+    def why_not_resumed(self, run: RunDirectory, config: Mapping[str, Any]) -> str:
+        """A run of chains is repeated rather than continued."""
+        return (
+            f"{run.folder} is a run of chains ({config['method']}), which are not continued; start another one with"
+            " more steps (or time_limit, or energy_calls) and out= another folder"
+        )
+
+    def resume(self, again: Continuation) -> ChainSampler:
+        raise NotImplementedError(self.why_not_resumed(again.run, again.config))
+
+    def load(
+        self, run: RunDirectory, config: dict[str, Any], space: Space, target: Target | None, *,
+        network: nn.Module | None, device: torch.device | str,
+    ) -> ChainSampler:  # fmt: skip
+        del network  # chains have none
+        if not (run.folder / "model.safetensors").is_file():
+            raise FileNotFoundError(
+                f"{run.folder} holds no states (model.safetensors): its chains were killed before their end; run them"
+                " again in another folder"
+            )
+        visited = run.read_sampler()["visited"]
+        return ChainSampler(space, {name: visited[name].to(device) for name in space}, target, config)
 
 
-def default_replicas(space: Space) -> int:
-    """R = 2 + √d, rounded up."""
-    sites, reals = (variable.sites for variable in space.categorical.values()), space.real.values()
-    return 2 + math.ceil(math.sqrt(sum(sites) + sum(variable.dimension for variable in reals)))
-
-
-def chain_options(method: str, space: Space, given: Mapping[str, Any]) -> ChainOptions:
-    """The options of a method, with the defaults that depend on the space filled in."""
-    chosen = options_by_group(method, (ChainOptions,), given)[ChainOptions]
-    for name in TEMPERING_ONLY:
-        if name in chosen and method != "tempering":
-            raise ValueError(f"{name} is an option of tempering, not of {method}")
-    options = ChainOptions(**chosen)
-    if options.warmup is None:
-        options = dataclasses.replace(options, warmup=WARMUP if space.real else 0)
-    if options.replicas is None and method == "tempering":
-        options = dataclasses.replace(options, replicas=default_replicas(space))
-    return options
-
-
-def fit_chains(
-    target: Target,
-    method: str,
-    options: Mapping[str, Any],
-    *,
-    steps: int | None,
-    time_limit: float | None,
-    seed: int,
-    device: torch.device,
-    dtype: str,
-    parts: Mapping[str, object],
-    out: str | Path | None,
-    progress: bool,
-    tensorboard: bool = False,
-    source: str | None,
-    notes: Mapping[str, Any],
-) -> ChainSampler:
-    """`egm.fit` for chains: run them and keep what they have visited; see there for the arguments.
-
-    `parts` are those of trained samplers (network, paths, …), which chains refuse.
-    """
-    if unused := [name for name, part in parts.items() if part]:
-        raise ValueError(f"{method} trains nothing and has no use for {' and '.join(unused)}; leave that out")
-    own = chain_options(method, target.space, options)
-    _check_limits(method, steps, time_limit, own.energy_calls)
-    if steps is None and time_limit is None and own.energy_calls is None:
-        steps = STEPS
-    config = {
-        **target_entries(target, source),
-        "method": method,
-        "steps": steps,
-        "time_limit": time_limit,
-        "seed": seed,
-        "device": str(device),
-        "dtype": dtype,
-        "notes": dict(notes),
-        **dataclasses.asdict(own),
-    }
-    directory = None if out is None else RunDirectory(out)
-    kernel, bar = make_kernel(method, target, own), watched(make_progress(progress), directory, tensorboard=tensorboard)
-    run = ChainRun(
-        target, kernel, own, steps=steps, time_limit=time_limit, seed=seed, device=device, dtype=DTYPES[dtype],
-        progress=bar, directory=directory,
-    )  # fmt: skip
-    if directory is not None:
-        directory.create(config)
+def finished(run: ChainRun, config: dict[str, Any]) -> ChainSampler:
+    """Run chains to their limit, or to an interrupt, and keep what they have visited."""
     sampler = interrupt = None
     try:
-        with bar, held_back() as deliver_interrupt:
+        with run.progress, held_back() as deliver_interrupt:
             try:
                 run.until_finished(deliver_interrupt)
             except KeyboardInterrupt as raised:
                 interrupt = raised
             sampler = _sampler(run, config, interrupt)
-            if directory is not None:
-                sampler.save(directory.folder)
+            if run.directory is not None:
+                sampler.save(run.directory.folder)
     except KeyboardInterrupt as raised:  # before the first state, or while saving
         if sampler is None:
             raise
         interrupt = raised
     if isinstance(interrupt, Stopped):  # the command line's own
-        interrupt.saved = directory is not None
+        interrupt.saved = run.directory is not None
         raise interrupt
     if interrupt is not None:
-        where = "" if directory is None else f" and saved in {directory.folder}"
+        where = "" if run.directory is None else f" and saved in {run.directory.folder}"
         print(f"\nstopped after {run.step} steps of each chain; {sampler.kept} states are kept{where}")
     return sampler
-
-
-def _check_limits(method: str, steps: int | None, time_limit: float | None, energy_calls: int | None) -> None:
-    if steps is not None and time_limit is not None:
-        raise ValueError("give steps or time_limit (seconds), one of them; energy_calls may go with either")
-    for name, limit in (("steps", steps), ("time_limit", time_limit)):
-        if limit is not None and not limit > 0:
-            raise ValueError(f"{name} must be positive, got {limit}")
-    if method == "swendsen-wang" and energy_calls is not None and steps is None and time_limit is None:
-        raise ValueError("swendsen-wang asks for no energies but those of kept states; give steps or time_limit too")
 
 
 def _sampler(run: ChainRun, config: dict[str, Any], interrupt: KeyboardInterrupt | None) -> ChainSampler:
@@ -192,25 +165,25 @@ def _sampler(run: ChainRun, config: dict[str, Any], interrupt: KeyboardInterrupt
     return ChainSampler(run.target.space, run.kept.visited(), run.target, {**config, "outcome": run.outcome()})
 
 
-def load_chains(
-    folder: Path, config: dict[str, Any], target: Target | None, device: torch.device | str
-) -> ChainSampler:
-    """`egm.load` for a run of chains; the target, where it is at hand, is checked against the run's space."""
-    space = make_space(config["space"])
-    if target is not None and target.space != space:
-        raise ValueError(f"the run was made for {space!r}, but {target!r} has {target.space!r}; pass the same target")
-    if not (folder / "model.safetensors").is_file():
-        raise FileNotFoundError(
-            f"{folder} holds no states (model.safetensors): its chains were killed before their end; run them again in"
-            " another folder"
-        )
-    visited = RunDirectory(folder).read_sampler()["visited"]
-    return ChainSampler(space, {name: visited[name].to(device) for name in space}, target, config)
-
-
-def refuse_to_resume(folder: str | Path, config: Mapping[str, Any]) -> None:
-    """Raise: a run of chains is repeated rather than continued."""
-    raise ValueError(
-        f"{folder} is a run of chains ({config['method']}), which are not continued; start another one with more steps"
-        " (or time_limit, or energy_calls) and out= another folder"
-    )
+add_options("chains (gibbs, mala, swendsen-wang, tempering)", ChainOptions)
+add_options("gibbs and tempering", GibbsOptions)
+add_options("tempering", TemperingOptions)
+add_method(
+    "gibbs",
+    Chains(
+        "chains: a scan over all sites and a MALA step of the reals, 4 × 6000 steps as in the paper",
+        gibbs,
+        GibbsOptions,
+    ),
+)
+add_method("mala", Chains("chains: Metropolis-adjusted Langevin steps, for real variables alone", mala))
+add_method(
+    "swendsen-wang",
+    Chains(
+        "chains: cluster updates of ferromagnetic Ising and Potts lattices", swendsen_wang, asks_for_energies=False
+    ),
+)
+add_method(
+    "tempering",
+    Chains("chains: gibbs or mala at several temperatures that exchange their states", tempering, TemperingOptions),
+)

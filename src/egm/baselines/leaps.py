@@ -20,35 +20,37 @@ gradient step, and where draws are weighed or swept, once for each step of a cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from egm.baselines.leaps_chain import Chain, generator_term
-from egm.methods.base import Method
-from egm.networks.base import is_built_in, rounding
+from egm.baselines.leaps_sampler import LeapsSampler, only_variable
+from egm.config.parts import Parts
+from egm.methods.registry import add_method, add_options
+from egm.methods.trained import Setting, Trained
+from egm.network_sampler import NetworkSampler
 from egm.networks.embeddings import TIME_FEATURES, TimeEmbedding
 from egm.networks.locally_equivariant import is_locally_equivariant
 from egm.paths.discrete import Uniform
 from egm.paths.product import ProductPath
 from egm.processes.base import Process
-from egm.sampler import Sampler
 from egm.simulation.denoiser_error import DenoiserError
 from egm.simulation.simulate import Simulation
-from egm.spaces import Categorical, Space, State
+from egm.spaces import State
 from egm.targets.base import EnergyError, Target
 from egm.targets.guard import EnergyGuard
 from egm.train.buffer import ReplayBuffer
+from egm.train.method import Method
 from egm.util.numbers import check_numbers
-from egm.util.seeds import derive_seed
 
 #: where the defaults of the loop differ; the buffer counts states, of which a draw adds one for each step
 TRAINING: dict[str, Any] = {
     **{"batch_size": 256, "inner_steps": 50, "refresh": 128, "buffer": 25_600},
-    **{"learning_rate": 5e-3, "weight_decay": 0.0, "ema": 0.99},
+    **{"learning_rate": 5e-3, "ema": 0.99},
 }
 FIRST_END = 0.1  # t_end of the first chains
 TIMES = ".t"  # where the buffer keeps times
@@ -60,14 +62,26 @@ class LeapsOptions:
 
     Attributes:
         anneal: share of training over which the end of the chains grows to 1.
-        sweeps: Gibbs sweeps after every four steps (leaps-mcmc alone).
     """
 
     anneal: float = 0.2
-    sweeps: int = 1
 
     def __post_init__(self) -> None:
         check_numbers(self, shares=("anneal",))
+
+
+@dataclass(frozen=True)
+class LeapsMCMCOptions(LeapsOptions):
+    """Options of LEAPS with MCMC.
+
+    Attributes:
+        sweeps: Gibbs sweeps after every four steps.
+    """
+
+    sweeps: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.sweeps < 1:
             raise ValueError(f"sweeps must be at least 1, got {self.sweeps}; method='leaps' has none")
 
@@ -90,6 +104,8 @@ class Leaps(Method):
     `modules()` has a_φ beside the network; draws do not need it.
     """
 
+    weight_decay = 0.0
+
     def __init__(
         self,
         energy: EnergyGuard,
@@ -108,7 +124,7 @@ class Leaps(Method):
         self.end = torch.full((), FIRST_END if options.anneal else 1.0, device=like.device)
         self._chain = Chain(self._rates, energy.target, self.name, self.variable)
 
-    def draw(self, sampler: Sampler, n: int, *, steps: int | None, generator: torch.Generator) -> Simulation:
+    def draw(self, sampler: NetworkSampler, n: int, *, steps: int | None, generator: torch.Generator) -> Simulation:
         """The states that n chains come through on their way to t_end, in random order."""
         if not isinstance(sampler, LeapsSampler):
             raise TypeError(f"LEAPS trains a LeapsSampler, got {type(sampler).__name__}")
@@ -154,129 +170,41 @@ class Leaps(Method):
         self.end.copy_(state["end"])
 
 
-@dataclass
-class LeapsSampler(Sampler):
-    """Draws states by the jump process of a locally equivariant network; path and processes have no part in it.
-
-    Attributes:
-        sweeps: Gibbs sweeps after every four steps.
-    """
-
-    sweeps: int = 0
-
-    def __post_init__(self) -> None:
-        self._name, self._variable = only_variable(self.space)
-
-    @classmethod
-    def of(cls, sampler: Sampler) -> LeapsSampler:
-        """A sampler of LEAPS from one with its parts and its configuration."""
-        only_variable(sampler.space)
-        if not is_locally_equivariant(sampler.network):
-            body = getattr(sampler.network, "body", sampler.network)
-            raise ValueError(
-                f"LEAPS needs a locally equivariant network, and {type(body).__name__} is not: leave network out, use"
-                " LocallyEquivariantConv, or declare locally_equivariant = True in a module that is"
-            )
-        if sampler.solver != "auto" or not all(isinstance(path, Uniform) for path in sampler.path.paths.values()):
-            raise ValueError("LEAPS has a path and a simulation of its own; leave paths and solver out")
-        config = sampler.config
-        if config["method"] == "leaps" and config["sweeps"] != LeapsOptions.sweeps:
-            raise ValueError("sweeps is an option of leaps-mcmc, not of leaps, which has none")
-        return cls(
-            sampler.space, sampler.path, sampler.processes, sampler.network, sampler.error, sampler.target,
-            steps=sampler.steps, dtype=sampler.dtype, config=config,
-            sweeps=config["sweeps"] if config["method"] == "leaps-mcmc" else 0,
-        )  # fmt: skip
-
-    def why_unweighted(self, steps: int | None = None) -> str | None:
-        if self.target is None:
-            return "the sampler was loaded without its target; pass target= to egm.load, or --target to `egm sample`"
-        return None
-
-    def intermediate_energy(self) -> Callable[[State, Tensor], Tensor]:
-        """U_t = t E, which is known."""
-        energy = EnergyGuard(self._chain().target)
-        return lambda x, t: t * energy(x)
-
-    def latent(
-        self,
-        n: int,
-        *,
-        generator: torch.Generator,
-        steps: int | None = None,
-        weigh: bool = False,
-        between: Callable[[State, Tensor, Tensor], tuple[State, Tensor]] | None = None,
-    ) -> Simulation:
-        def exchange(x: Tensor, log_ratio: Tensor, t: float) -> tuple[Tensor, Tensor]:
-            state, log_ratio = between({self._name: x}, log_ratio, torch.full((), t, device=x.device))  # type: ignore[misc]
-            return state[self._name], log_ratio
-
-        with self._evaluating():
-            x, log_ratio = self._chain().run(
-                self._start(n, generator), steps=self.steps if steps is None else steps, weigh=weigh,
-                between=None if between is None else exchange, generator=generator,
-            )  # fmt: skip
-        return Simulation({self._name: x}, log_ratio if weigh else None)
-
-    def visited(
-        self, n: int, *, end: Tensor | float = 1.0, steps: int | None = None, generator: torch.Generator
-    ) -> Simulation:
-        """The states of n chains from 0 to `end`, each with a time of the step that it begins, in random order."""
-        steps = self.steps if steps is None else steps
-        seen: list[Tensor] = []
-        with self._evaluating():
-            self._chain().run(
-                self._start(n, generator), steps=steps, end=end, weigh=False, generator=generator,
-                visit=lambda x, k: seen.append(x.to(self._variable.narrow)),
-            )  # fmt: skip
-        u = torch.rand(steps, n, generator=generator, device=self.device)
-        times = ((torch.arange(steps, device=self.device)[:, None] + u) / steps * end).flatten()
-        order = torch.rand(len(times), generator=generator, device=self.device).argsort()
-        return Simulation({self._name: torch.cat(seen)[order]}, times=times[order].to(self.dtype))
-
-    def eubo(
-        self, n: int = 2000, *, seed: int = 0, steps: int | None = None, exchanged: bool = False
-    ) -> tuple[float, float]:
-        """See `Sampler.eubo`; the chain runs backwards from exact draws."""
-        target = self._chain().target
-        if target.reference_kind != "exact":
-            raise ValueError(f"an evidence upper bound needs exact draws of the target, and {target!r} has none")
-        generator = torch.Generator(self.device).manual_seed(derive_seed(seed, 1))
-        state = target.exact_sample(n, seed=seed, device=self.device)
-        with self._evaluating():
-            _, log_ratio = self._chain().run(
-                state[self._name], steps=self.steps if steps is None else steps, backwards=True, generator=generator
-            )
-        log_w = log_ratio - target.energy(**state).double()
-        return float(log_w.mean()), float(log_w.std()) / n**0.5
-
-    def _replayed(self, n: int, *, generator: torch.Generator, steps: int | None, weigh: bool) -> Simulation:
-        """Not recorded: a replay would not count the energies of the simulation."""
-        return self.latent(n, generator=generator, steps=steps, weigh=weigh)
-
-    def _start(self, n: int, generator: torch.Generator) -> Tensor:
-        return self._variable.uniform((n,), generator=generator, device=self.device)
-
-    def _chain(self) -> Chain:
-        return Chain(self._rates, self.target, self._name, self._variable, sweeps=self.sweeps)
-
-    def _rates(self, x: Tensor, t: Tensor) -> Tensor:
-        """Rounded on a GPU, as all networks of symbols are; weights are those of the rates that were drawn from."""
-        with rounding(x.device, enabled=is_built_in(self.network)):
-            return self.network({self._name: x}, t)[self._name].to(self.dtype)
-
-
-def only_variable(space: Space) -> tuple[str, Categorical]:
-    """The variable of a space; raises unless there is a single one, with the same number of symbols at every site."""
-    names = list(space.categorical)
-    if len(names) != 1 or len(space.variables) != 1 or not isinstance(space.categorical[names[0]].n, int):
-        raise ValueError(
-            "LEAPS works on a single Categorical variable with the same number of symbols at every site, got"
-            f" {space!r}; use method='egm-sp'"
-        )
-    return names[0], space.categorical[names[0]]
-
-
 def default_network(target: Target) -> str:
     """The network that a target gets by default."""
     return "LocallyEquivariantConv" + ("" if "translation" in target.symmetries else "(positions=True)")
+
+
+def leaps_sampler(parts: Parts, setting: Setting, *, t_min: float) -> LeapsSampler:
+    """The sampler of a locally equivariant network, untrained; the simulation begins at 0 whatever t_min is."""
+    del t_min
+    only_variable(parts.space)
+    network = parts.network.module
+    if not is_locally_equivariant(network):
+        body = getattr(network, "body", network)
+        raise ValueError(
+            f"LEAPS needs a locally equivariant network, and {type(body).__name__} is not: leave network out, use"
+            " LocallyEquivariantConv, or declare locally_equivariant = True in a module that is"
+        )
+    if setting.loop.solver != "auto" or not all(isinstance(path, Uniform) for path in parts.path.paths.values()):
+        raise ValueError("LEAPS has a path and a simulation of its own; leave paths and solver out")
+    return LeapsSampler(
+        parts.space, parts.path, network.to(device=setting.device, dtype=setting.dtype), DenoiserError(parts.path),
+        parts.target, steps=setting.loop.sample_steps, dtype=setting.dtype, config=dict(setting.config),
+        sweeps=getattr(setting.options, "sweeps", 0),
+    )  # fmt: skip
+
+
+LEAPS = Trained(
+    "baseline LEAPS: jumps at single sites along an annealed path, by a locally equivariant network of rates",
+    method=Leaps,
+    options=LeapsOptions,
+    defaults=TRAINING,
+    symbol_path="Uniform",
+    network=default_network,
+    sampler=leaps_sampler,
+)
+add_options("LEAPS", LeapsOptions)
+add_options("LEAPS with MCMC", LeapsMCMCOptions)
+add_method("leaps", LEAPS)
+add_method("leaps-mcmc", replace(LEAPS, about="the same with Gibbs sweeps between the jumps", options=LeapsMCMCOptions))

@@ -27,8 +27,9 @@ import torch
 from torch import Tensor, nn
 
 from egm.draws.diagnostics import weight_ess
-from egm.methods.base import Method
-from egm.methods.egm import default_t_min
+from egm.methods.registry import add_method, add_options
+from egm.methods.regression import default_t_min
+from egm.methods.trained import Trained
 from egm.networks import predict
 from egm.paths.gaussian import Foellmer
 from egm.paths.product import ProductPath
@@ -39,6 +40,7 @@ from egm.simulation.denoiser_error import DenoiserError
 from egm.spaces import State
 from egm.targets.guard import EnergyGuard
 from egm.train.buffer import ReplayBuffer
+from egm.train.method import Method
 
 
 @dataclass(frozen=True)
@@ -124,3 +126,15 @@ class PIS(Method):
 def _sum(x: Tensor) -> Tensor:
     """Over all axes but the first."""
     return x.reshape(len(x), -1).sum(1)
+
+
+add_options("PIS", PISOptions)
+add_method(
+    "pis",
+    Trained(
+        "baseline PIS: gradients of the evidence lower bound through the simulation of a controlled Brownian motion",
+        method=PIS,
+        options=PISOptions,
+        path="Foellmer",
+    ),
+)

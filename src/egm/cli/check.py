@@ -10,7 +10,7 @@ from egm.checking import check as inspect_target
 from egm.cli.own_target import import_target
 from egm.cli.parsing import Parser, Seed
 from egm.cli.tables import show
-from egm.config.build import make_target
+from egm.config.targets import make_target
 
 
 def check_parser() -> Parser:

@@ -16,7 +16,8 @@ from egm import recipes
 from egm.cli.listing import SECTIONS
 from egm.cli.main import COMMANDS
 from egm.cli.parsing import Parser, plain_types
-from egm.config.registry import TARGETS, method_names
+from egm.config.registry import TARGETS
+from egm.methods.registry import METHODS
 from egm.reproduce.definitions import TABLES
 from egm.util.expressions import nearest
 from egm.util.extras import needed
@@ -107,7 +108,7 @@ def choices(action: argparse.Action) -> list[str] | None:
     if bool in plain_types(action):
         return ["true", "false"]
     known: dict[str, Iterable[str]] = {
-        "method": method_names(),
+        "method": tuple(METHODS),
         "recipe": recipes.names(),
         "section": SECTIONS,
         "what": (*TABLES, "all", "figures", "page"),

@@ -10,7 +10,7 @@ from torch import Tensor
 from egm.api import load
 from egm.cli.own_target import import_target
 from egm.cli.parsing import Count, Parser, Seed
-from egm.cli.report import published, write_results
+from egm.evaluation.records import published, write_results
 from egm.cli.tables import show_metrics
 from egm.draws import Draws
 from egm.draws.export import writer_of

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from egm import recipes
-from egm.baselines.chain_options import CHAIN_METHODS
 from egm.cli.parsing import Parser
 from egm.cli.tables import show
-from egm.config.registry import METHODS, PATHS, PROCESSES, SCHEDULES, TARGETS
+from egm.config.registry import PATHS, PROCESSES, SCHEDULES, TARGETS
+from egm.methods.registry import METHODS
 from egm.networks import NETWORKS, RATE_NETWORKS
 from egm.targets.base import Target
 from egm.util.expressions import nearest
@@ -52,8 +52,7 @@ List {", ".join(SECTIONS)}, or one of these.
 
 
 def _methods() -> None:
-    about = {**{name: kind.about for name, kind in METHODS.items()}, **CHAIN_METHODS}
-    show("methods (--method)", ["name", "what it does"], [[*item] for item in about.items()])
+    show("methods (--method)", ["name", "what it does"], [[name, kind.about] for name, kind in METHODS.items()])
 
 
 def _targets() -> None:

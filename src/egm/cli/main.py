@@ -25,7 +25,7 @@ COMMANDS = {
     "watch": ("egm.cli.watch:watch", "see how a run is going, in another terminal"),
     "sample": ("egm.cli.draw:sample", "draw from a trained sampler into a file for ArviZ, NumPy or anything (.csv)"),
     "evaluate": ("egm.cli.draw:evaluate", "compare a trained sampler with exact draws"),
-    "report": ("egm.cli.html_report:report", "an HTML file about one run or several"),
+    "report": ("egm.cli.report:report", "an HTML file about one run or several"),
     "reproduce": ("egm.cli.reproduce:reproduce", "the paper's tables and figures, with ours beside them"),
     "completion": ("egm.cli.completion:completion", "the script by which bash or zsh completes these commands"),
 }

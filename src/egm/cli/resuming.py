@@ -11,8 +11,9 @@ from jsonargparse import Namespace
 from egm import recipes
 from egm.cli.parsing import value_of
 from egm.cli.train_parser import split_target
-from egm.config.build import make_body, make_path, make_processes, make_space, outputs_of
-from egm.config.registry import method_kind, method_names
+from egm.config.parts import ENERGY, make_body, make_path, make_processes
+from egm.config.targets import make_space
+from egm.methods.registry import METHODS, find_method
 from egm.util.expressions import describe, nearest
 
 CHANGEABLE = ("resume", "steps", "time_limit", "device", "progress", "tensorboard", "evaluate")
@@ -66,7 +67,7 @@ def _pair(folder: Path, config: Mapping[str, Any], name: str, values: Namespace)
         "start": lambda: (notes.get("start"), given),
         "role": lambda: (notes.get("role"), given),
         "concurrent": lambda: (notes.get("concurrent"), given),
-        "method": lambda: (config["method"], nearest(given, method_names(), kind="a method")),
+        "method": lambda: (config["method"], nearest(given, METHODS, kind="a method")),
     }
     if name in special:
         return special[name]()
@@ -81,8 +82,8 @@ def _expressions(config: Mapping[str, Any], name: str, given: str) -> tuple[str,
     path = make_path(space, config["paths"])
     processes = make_processes(path, config["processes"])
     if "." not in name:
-        outputs = outputs_of(method_kind(config["method"]), processes)
-        return config[name], describe(make_body(space, outputs if name == "network" else {"energy": ()}, given))
+        outputs = find_method(config["method"]).outputs(processes) if name == "network" else ENERGY
+        return config[name], describe(make_body(space, outputs, given))
     group, _, variable = name.partition(".")
     variable = nearest(variable, space, kind="a variable of the space")
     made = make_path(space, {variable: given}).paths if group == "paths" else make_processes(path, {variable: given})

@@ -11,17 +11,16 @@ from typing import Any
 from jsonargparse import Namespace
 
 from egm import recipes
-from egm.api import fit, resume
-from egm.baselines.chain_options import CHAIN_METHODS
-from egm.baselines.chains import refuse_to_resume
+from egm.api import begin, resume
 from egm.cli.own_target import import_target
 from egm.cli.parsing import Parser, peek, value_of, without
-from egm.cli.report import finish
+from egm.cli.finish import finish
 from egm.cli.resuming import is_complete, refuse_differences
 from egm.cli.train_parser import make_parser, split_target
-from egm.config.registry import METHODS, method_names, option_names
+from egm.config.targets import own_name
+from egm.methods.registry import METHODS, find_method, option_names
 from egm.runs.directory import RunDirectory
-from egm.sampler import Sampler
+from egm.sampler import AnySampler
 from egm.targets.base import EnergyError, Target
 from egm.train.signals import Stopped
 from egm.train.trainer import Diverged
@@ -48,7 +47,7 @@ def train_parser() -> Parser:
 def _start(argv: list[str]) -> int:
     chosen, rest = _chosen_target(argv)
     own = _imported(chosen)  # first: its module may register a method of its own
-    method = nearest(peek(rest, "--method") or "egm-sp", method_names(), kind="a method")
+    method = nearest(peek(rest, "--method") or "egm-sp", METHODS, kind="a method")
     name = peek(rest, "--recipe")
     name = None if name is None else recipes.find(name)
     recipe = {} if name is None else recipes.load(name, method)
@@ -57,8 +56,7 @@ def _start(argv: list[str]) -> int:
         raise ValueError("no target; give a name (`egm list targets`), --target module:function, --recipe or --resume")
     own = own or _imported(text)
     built_in, arguments = (None, {}) if text is None or own is not None else split_target(text)
-    defaults = {} if method in CHAIN_METHODS else METHODS[method].defaults
-    parser = make_parser({"method": method, **defaults, **recipe}, built_in, arguments)
+    parser = make_parser({"method": method, **METHODS[method].defaults, **recipe}, built_in, arguments)
     values, given = parser.read(rest)
     target = own or _built(built_in, values)
 
@@ -79,12 +77,12 @@ def _start(argv: list[str]) -> int:
         "command": f"egm train {shlex.join(argv)}",
     }
     options = {key: values[key] for key in (*option_names(), *PARTS) if key in given or key in recipe}
-    if method not in CHAIN_METHODS:
+    if "evaluate_every" in METHODS[method].option_names:
         options.setdefault("evaluate_every", EVALUATE_EVERY if target.reference_kind == "exact" else 0)
     limits = {key: values[key] for key in LIMITS if key in given} or {k: recipe[k] for k in LIMITS if k in recipe}
     print(f"training {target!r} by {method} into {folder}", file=sys.stderr)
     return _run(
-        lambda: fit(
+        lambda: begin(
             target, method, seed=values.seed, device=values.device, dtype=values.dtype, out=folder,
             start=values.start, progress=values.progress, tensorboard=values.tensorboard,
             source=text if own is not None else None, notes=notes,
@@ -148,15 +146,15 @@ def _continue(argv: list[str]) -> int:
     folder = Path(str(peek(rest, "--resume")))
     run = RunDirectory(folder)
     config = run.read_config()
-    if config["method"] in CHAIN_METHODS:
-        refuse_to_resume(folder, config)
     text: str = config["target"]
-    if text.startswith("user: "):
+    if (name := own_name(text)) is not None:
         raise ValueError(
-            f"{folder} was started in Python, for {text.removeprefix('user: ')}; continue it there:"
+            f"{folder} was started in Python, for {name}; continue it there:"
             f" egm.resume({str(folder)!r}, target=...)"
         )
     target = _imported(text)  # first: its module may register the run's method
+    if (reason := find_method(config["method"]).why_not_resumed(run, config)) is not None:
+        raise ValueError(reason)
     built_in, arguments = (None, {}) if target is not None else split_target(text)
     values, given = make_parser(config, built_in, arguments).read(rest)
     refuse_differences(folder, config, chosen, values, given)
@@ -178,7 +176,7 @@ def _continue(argv: list[str]) -> int:
 # ---------------------------------------------------------------------- both
 
 
-def _run(train_it: Callable[[], Sampler], folder: Path, *, evaluate: bool) -> int:
+def _run(train_it: Callable[[], AnySampler], folder: Path, *, evaluate: bool) -> int:
     """Train, and say what came out of it or how to go on."""
     try:
         sampler = train_it()
@@ -197,7 +195,9 @@ def _run(train_it: Callable[[], Sampler], folder: Path, *, evaluate: bool) -> in
 def _what_is_left(folder: Path, *, saved: bool) -> str:
     """What a stopped run has kept, and the command that makes use of it."""
     name = shlex.quote(str(folder))
-    if RunDirectory(folder).read_config()["method"] in CHAIN_METHODS:
+    run = RunDirectory(folder)
+    config = run.read_config()
+    if find_method(config["method"]).why_not_resumed(run, config) is not None:
         left = f"and kept the states so far; draw from them with: egm sample {name}"
         return left if saved else "before a state was kept"
     what = "and saved" if saved else "in a step; the last checkpoint is kept"

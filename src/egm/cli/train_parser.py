@@ -9,7 +9,8 @@ from typing import Any, Literal, get_type_hints
 
 from egm.api import fit
 from egm.cli.parsing import Count, Parser, Seconds, Seed, documented
-from egm.config.registry import OPTION_GROUPS, TARGETS, method_names, option_names
+from egm.config.registry import TARGETS
+from egm.methods.registry import METHODS, OPTION_GROUPS, option_names, own
 from egm.targets.base import Target
 from egm.util.expressions import arguments
 
@@ -33,7 +34,7 @@ def make_parser(defaults: Mapping[str, Any], target: type[Target] | None, target
     parser = Parser("train", DESCRIPTION, usage="TARGET [options]", folds=True)
     told = documented(fit)
     run = parser.add_argument_group("run")
-    run.add_argument("--method", metavar="NAME", type=str, default="egm-sp", help=f"{', '.join(method_names())}")
+    run.add_argument("--method", metavar="NAME", type=str, default="egm-sp", help=f"{', '.join(METHODS)}")
     run.add_argument("--recipe", metavar="NAME", type=str | None, help="from `egm list recipes`, or a YAML file")
     run.add_argument("--resume", metavar="RUN", type=str | None, help="folder of a run to continue")
     run.add_argument("--start", metavar="RUN", type=str | None, help="folder of a run whose network to begin with")
@@ -60,7 +61,7 @@ def make_parser(defaults: Mapping[str, Any], target: type[Target] | None, target
 
     for title, group in OPTION_GROUPS.items():
         section, hints, texts = parser.add_argument_group(title), get_type_hints(group), documented(group)
-        for field in dataclasses.fields(group):
+        for field in (field for field in dataclasses.fields(group) if field.name in own(group)):
             section.add_argument(
                 f"--{field.name}", type=hints[field.name], default=field.default, help=texts[field.name]
             )

@@ -14,9 +14,10 @@ from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any
 
-from egm.baselines.chain_options import CHAIN_METHODS
 from egm.cli.parsing import Parser, Seconds
+from egm.config.targets import own_name
 from egm.draws.draws import MIN_ESS
+from egm.methods.registry import find_method
 from egm.runs.directory import RunDirectory
 from egm.train.progress import SHOWN, describe, label
 from egm.train.signals import Stopped
@@ -129,9 +130,9 @@ def problems(folder: Path, config: dict[str, Any], status: dict[str, Any], last:
 
 
 def _continue(folder: Path, config: dict[str, Any]) -> str:
-    if config["method"] in CHAIN_METHODS:
-        return "chains are not continued, start them again in another folder"
-    in_python = str(config["target"]).startswith("user: ")
+    if (reason := find_method(config["method"]).why_not_resumed(RunDirectory(folder), config)) is not None:
+        return reason
+    in_python = own_name(config["target"]) is not None
     return (
         f"continue with: {f'egm.resume({str(folder)!r}, target=...)' if in_python else f'egm train --resume {folder}'}"
     )

@@ -1,45 +1,32 @@
-"""Options given by name: which dataclass declares each, whether a method looks at it, and whether it fits."""
+"""Values of options, compared with the types that dataclasses declare; options that earlier versions had."""
 
 from __future__ import annotations
 
-import dataclasses
+import warnings
 from collections.abc import Mapping
 from numbers import Integral
 from numbers import Real as Number
 from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
-from egm.baselines.chain_options import CHAIN_METHODS, ChainOptions
-from egm.config.registry import METHODS, OPTION_GROUPS
-from egm.train.options import TrainingOptions
 from egm.util.expressions import nearest
 
 
-def split_options(method: str, options: Mapping[str, Any]) -> tuple[TrainingOptions, Any]:
-    """Keyword options as those of the loop and those of the method; unknown names suggest the nearest one."""
-    kind = METHODS[method]
-    chosen = options_by_group(method, (TrainingOptions, kind.options), {**kind.defaults, **options})
-    return TrainingOptions(**chosen[TrainingOptions]), kind.options(**chosen[kind.options])
+#: options that are gone, and what holds now
+REMOVED = {
+    "weight_decay": "each method has its own",
+    "evaluation_size": "an evaluation while training takes 2000 draws",
+    "source": "`egm train --target module:function` writes it",
+    "notes": "`egm train` writes them",
+}
 
 
-def options_by_group(method: str, groups: tuple[type, ...], options: Mapping[str, Any]) -> dict[type, dict[str, Any]]:
-    """Keyword options, checked, by those of the groups of a method that declare them."""
-    names = {f.name: group for group in OPTION_GROUPS.values() for f in dataclasses.fields(group)}
-    chosen: dict[type, dict[str, Any]] = {group: {} for group in groups}
-    for name, value in options.items():
-        known = nearest(name, names, kind="an option")
-        known_to = _methods_with(names[known], known)
-        if method not in known_to:
-            raise ValueError(f"{known} is an option of {', '.join(known_to)}, not of {method}")
-        chosen[names[known]][known] = checked_option(known, value, get_type_hints(names[known])[known])
-    return chosen
-
-
-def _methods_with(group: type, option: str) -> list[str]:
-    if group is ChainOptions:
-        return list(CHAIN_METHODS)
-    having = {name: kind for name, kind in METHODS.items() if group in (kind.options, TrainingOptions)}
-    return [name for name, kind in having.items() if option not in kind.ignores]
+def without_removed(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options without those that are gone, which give a warning, and these."""
+    gone = {name: value for name, value in options.items() if name in REMOVED}
+    for name in gone:
+        warnings.warn(f"{name} is no longer an option: {REMOVED[name]}", DeprecationWarning, stacklevel=3)
+    return {name: value for name, value in options.items() if name not in gone}, gone
 
 
 def checked_option(name: str, value: Any, hint: Any) -> Any:

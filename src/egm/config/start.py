@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from egm.config.parts import AnyProcess
+from egm.config.targets import own_name
 from egm.paths.product import AnyPath
 from egm.processes.base import Process
 from egm.runs.directory import RunDirectory
-from egm.sampler import Sampler
+from egm.network_sampler import NetworkSampler
 from egm.targets.base import Target
 
 
@@ -25,9 +27,9 @@ class Start:
     learned: Mapping[str, Mapping[str, torch.Tensor]]
 
     @classmethod
-    def of(cls, start: Sampler | str | Path) -> Start:
+    def of(cls, start: NetworkSampler | str | Path) -> Start:
         """From a sampler or the folder of a run."""
-        if isinstance(start, Sampler):
+        if isinstance(start, NetworkSampler):
             return cls(start.config, {name: module.state_dict() for name, module in start.modules().items()})
         run = RunDirectory(start)
         return cls(run.read_config(), run.read_sampler())
@@ -37,8 +39,8 @@ class Start:
         target: Target,
         network: nn.Module | str | None,
         paths: Mapping[str, str | AnyPath] | None,
-        processes: Mapping[str, str | type | Process[Any]] | None,
-    ) -> tuple[nn.Module | str, Mapping[str, str | AnyPath], Mapping[str, str | type | Process[Any]]]:
+        processes: Mapping[str, AnyProcess] | None,
+    ) -> tuple[nn.Module | str, Mapping[str, str | AnyPath], Mapping[str, AnyProcess]]:
         """Network, paths and processes of the new run: what is given, and otherwise those of the start."""
         config = self.config
         if list(config["paths"]) != list(target.space):
@@ -46,15 +48,15 @@ class Start:
                 f"start has the variables {list(config['paths'])}, not {list(target.space)} of {target!r}; start from a"
                 " run on the same space"
             )
-        if network is None and config["network"].startswith("user:"):
-            raise ValueError(f"start has a network of its own ({config['network'][6:]}); pass it as network= instead")
+        if network is None and (name := own_name(config["network"])) is not None:
+            raise ValueError(f"start has a network of its own ({name}); pass it as network= instead")
         return (
             network or config["network"],
             {**config["paths"], **(paths or {})},
             {**config["processes"], **(processes or {})},
         )
 
-    def hand_over(self, sampler: Sampler, *, given: list[str]) -> None:
+    def hand_over(self, sampler: NetworkSampler, *, given: list[str]) -> None:
         """Copy what was learned; `given` are the options of the new run that may have changed its network."""
         for name, module in (("network", sampler.network), ("error", sampler.error)):
             learned = self.learned.get(name, {})  # some have nothing to save

@@ -9,17 +9,17 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from egm.baselines.chain_sampler import ChainSampler
 from egm.draws import Draws
 from egm.draws.diagnostics import log_mean, weight_ess
 from egm.metrics.floors import Floor, find_metric, floor, known_floor
 from egm.metrics.metrics import mode_count
 from egm.runs.environment import commit, hardware
-from egm.sampler import Sampler
+from egm.sampler import AnySampler
 from egm.spaces import State
 from egm.targets.base import Target
 from egm.util.seeds import derive_seed
 
+QUICK_DRAWS = 2000  # of an evaluation while training
 QUICK_PAIRS = 20  # pairs behind the floor that is shown while training
 ASSIGNMENT_PAIRS = 20  # W2 of points takes a second for a pair
 MOST_ENTRIES = 64  # of an observable whose means are recorded
@@ -36,11 +36,11 @@ def metrics_of(target: Target) -> list[str]:
     return names
 
 
-def quick_scores(target: Target, n: int) -> Callable[[Sampler, int], dict[str, float]]:
+def quick_scores(target: Target, n: int = QUICK_DRAWS) -> Callable[[AnySampler, int], dict[str, float]]:
     """A function that scores a sampler while it trains: W1 distances of n draws, and their floors."""
     floors: dict[str, float] = {}
 
-    def score(sampler: Sampler, seed: int) -> dict[str, float]:
+    def score(sampler: AnySampler, seed: int) -> dict[str, float]:
         names = [name for name in metrics_of(target) if name != "x_w2"]
         with _not_counted(target):
             if not floors:
@@ -54,7 +54,7 @@ def quick_scores(target: Target, n: int) -> Callable[[Sampler, int], dict[str, f
 
 
 def evaluate(
-    sampler: Sampler | ChainSampler,
+    sampler: AnySampler,
     target: Target | None = None,
     *,
     n: int = 2000,
@@ -129,7 +129,7 @@ def evaluate(
         "resampled": {name: _score(resampled[name], floors[name]) for name in names} if scored else None,
         **_certificate(log_weights if weighted else [], eubo),
         "log_z_exact": target.log_z,
-        "observables": observed.record(independent=not isinstance(sampler, ChainSampler), pool=_pool_means(target)),
+        "observables": observed.record(independent=sampler.independent, pool=_pool_means(target)),
         "modes": min(modes, default=None),
         "eval_energy_calls": eval_calls,
         "symmetries": list(getattr(body, "symmetries", ())),

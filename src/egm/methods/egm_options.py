@@ -1,4 +1,4 @@
-"""Options of EGM and EGM-BS, and of the baselines that are made of their parts."""
+"""Options of EGM and EGM-BS, in groups that the baselines made of their parts share."""
 
 from __future__ import annotations
 
@@ -7,78 +7,138 @@ from dataclasses import dataclass
 from typing import Literal
 
 from egm.estimation.losses import RealLoss, SymbolLoss
-from egm.methods.base import T_MAX
+from egm.train.method import T_MAX
 from egm.util.numbers import check_numbers
 
 
 @dataclass(frozen=True)
-class EGMOptions:
-    """Options of EGM and EGM-BS; those in the second block concern EGM-BS alone.
+class EstimateOptions:
+    """How generators and energies are estimated.
 
     Attributes:
         proposals: number K of proposals for each state.
         proposal: their law, "reference", "flat" (the paper's), or "sampler", see `egm.estimation.proposals`: the last
             is for EGM-BS, and end points further than ε away, which may lie in several modes, are by the reference law.
+        clip_estimate: largest norm of a real variable's regression target.
+        t_min: smallest time; by default 0.01 where flat proposals or rates are singular at 0, otherwise 0.
+        memory: bytes that proposals may take at once.
+    """
+
+    proposals: int = 512
+    proposal: Literal["reference", "flat", "sampler"] = "reference"
+    clip_estimate: float | None = None
+    t_min: float | None = None
+    memory: int = 2**30
+
+    def __post_init__(self) -> None:
+        if self.proposals < 1:
+            raise ValueError(f"proposals must be at least 1, got {self.proposals}")
+        if self.t_min is not None and not 0 <= self.t_min < T_MAX:
+            raise ValueError(f"t_min must lie in [0, {T_MAX}), got {self.t_min}")
+        check_numbers(self, positive=("clip_estimate", "memory"))
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """How the denoiser is regressed on estimates.
+
+    Attributes:
         estimator: what is averaged for real variables: "end-points"; "centred", the same without the error of the
             proposals' own mean (flows and diffusions, small ε); or, where the energy has a gradient and the density no
             hard walls, "scores".
         real_loss: what the squared error of real variables compares, "denoiser" or "generator" (the paper's drift).
         symbol_loss: "cross-entropy" or "squared" (the paper's).
         lambda_disc, lambda_cont: weights of the losses of categorical and real variables.
-        clip_estimate: largest norm of a real variable's regression target.
         time_weight: multiply the loss by t ("t", as the paper does for mixed EGM-BS) or not ("none").
-        t_min: smallest time; by default 0.01 where flat proposals or rates are singular at 0, otherwise 0.
-        memory: bytes that proposals may take at once.
-
-        epsilon: the bootstrapping step ε.
-        opening: share of training in which the smallest time falls from 1 to t_min. Late times, which the target's
-            energy settles, are then learned before the earlier ones that are bootstrapped from them; 0 trains on all
-            times from the first step on, as the paper does.
-        bootstrap: "proposals" (random end points at r), or "single-site": the limit ε → 0 for masked variables, which
-            needs no proposals (other variables keep theirs).
-        sites: masked sites looked at in each state by "single-site".
-        energy_target: what E^φ is regressed on: "direct" (Ê_t from the target's energy) or "bootstrap" (Ê_t from E^φ
-            at r, the target's energy at r = 1).
-        energy_learning_rate: of E^φ.
-        energy_ema, energy_ema_start: decay of the running average of E^φ that estimates use, and the share of training
-            after which averaging begins (before, E^φ itself is used).
-        clip_energy: largest Ê_t that E^φ is regressed on.
-        forward_looking: add the target's partial energy to E^φ; by default wherever it exists.
     """
 
-    proposals: int = 512
-    proposal: Literal["reference", "flat", "sampler"] = "reference"
     estimator: Literal["end-points", "centred", "scores"] = "end-points"
     real_loss: RealLoss = "denoiser"
     symbol_loss: SymbolLoss = "cross-entropy"
     lambda_disc: float = 1.0
     lambda_cont: float = 1.0
-    clip_estimate: float | None = None
     time_weight: Literal["none", "t"] = "none"
-    t_min: float | None = None
-    memory: int = 2**30
+
+    def __post_init__(self) -> None:
+        check_numbers(self, non_negative=("lambda_disc", "lambda_cont"))
+
+
+@dataclass(frozen=True)
+class EnergyOptions:
+    """How the intermediate energy E^φ is learned.
+
+    Attributes:
+        epsilon: the bootstrapping step ε.
+        opening: share of training in which the smallest time falls from 1 to t_min. Late times, which the target's
+            energy settles, are then learned before the earlier ones that are bootstrapped from them; 0 trains on all
+            times from the first step on, as the paper does.
+        energy_target: what E^φ is regressed on: "direct" (Ê_t from the target's energy) or "bootstrap" (Ê_t from E^φ
+            at r, the target's energy at r = 1).
+        energy_ema, energy_ema_start: decay of the running average of E^φ that estimates use, and the share of training
+            after which averaging begins (before, E^φ itself is used).
+        clip_energy: largest Ê_t that E^φ is regressed on.
+    """
 
     epsilon: float = 0.1
     opening: float = 0.0
-    bootstrap: Literal["proposals", "single-site"] = "proposals"
-    sites: int = 8
     energy_target: Literal["direct", "bootstrap"] = "bootstrap"
-    energy_learning_rate: float = 1e-3
     energy_ema: float = 0.99
     energy_ema_start: float = 0.0
     clip_energy: float | None = None
-    forward_looking: bool | None = None
 
     def __post_init__(self) -> None:
         if not 1 - T_MAX < self.epsilon < 1:  # a shorter step would never reach the target's energy
             raise ValueError(f"epsilon is a step in time and lies between {1 - T_MAX:.3g} and 1, got {self.epsilon}")
-        if self.proposals < 1 or self.sites < 1:
-            raise ValueError(f"proposals and sites must be at least 1, got {self.proposals} and {self.sites}")
-        if self.t_min is not None and not 0 <= self.t_min < T_MAX:
-            raise ValueError(f"t_min must lie in [0, {T_MAX}), got {self.t_min}")
         if self.clip_energy is not None and not math.isfinite(self.clip_energy):
             raise ValueError(f"clip_energy must be a finite number, or None for no clipping, got {self.clip_energy}")
-        check_numbers(
-            self, positive=("clip_estimate", "memory", "energy_learning_rate"),
-            non_negative=("lambda_disc", "lambda_cont"), decays=("energy_ema",), shares=("energy_ema_start", "opening"),
-        )  # fmt: skip
+        check_numbers(self, decays=("energy_ema",), shares=("energy_ema_start", "opening"))
+
+
+@dataclass(frozen=True)
+class BootstrapOptions:
+    """How the denoiser is bootstrapped from E^φ.
+
+    Attributes:
+        bootstrap: "proposals" (random end points at r), or "single-site": the limit ε → 0 for masked variables, which
+            needs no proposals (other variables keep theirs).
+        sites: masked sites looked at in each state by "single-site".
+        energy_learning_rate: of E^φ.
+        forward_looking: add the target's partial energy to E^φ; by default wherever it exists.
+    """
+
+    bootstrap: Literal["proposals", "single-site"] = "proposals"
+    sites: int = 8
+    energy_learning_rate: float = 1e-3
+    forward_looking: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.sites < 1:
+            raise ValueError(f"sites must be at least 1, got {self.sites}")
+        check_numbers(self, positive=("energy_learning_rate",))
+
+
+@dataclass(frozen=True)
+class EGMOptions(EstimateOptions, LossOptions):
+    """Options of EGM."""
+
+    def __post_init__(self) -> None:
+        EstimateOptions.__post_init__(self)
+        LossOptions.__post_init__(self)
+
+
+@dataclass(frozen=True)
+class EGMBSOptions(EstimateOptions, LossOptions, EnergyOptions, BootstrapOptions):
+    """Options of EGM-BS."""
+
+    def __post_init__(self) -> None:
+        for group in (EstimateOptions, LossOptions, EnergyOptions, BootstrapOptions):
+            group.__post_init__(self)
+
+
+@dataclass(frozen=True)
+class EnergyScoreOptions(EstimateOptions, EnergyOptions):
+    """Options of methods that learn E^φ alone (BNEM)."""
+
+    def __post_init__(self) -> None:
+        EstimateOptions.__post_init__(self)
+        EnergyOptions.__post_init__(self)

@@ -28,7 +28,8 @@ from torch.nn.functional import one_hot
 
 from egm.draws.diagnostics import weight_ess
 from egm.estimation.losses import variable_loss
-from egm.methods.base import Method, stratified_times
+from egm.methods.registry import add_method, add_options
+from egm.methods.trained import Trained
 from egm.paths.discrete import Masked
 from egm.paths.product import ProductPath
 from egm.processes.base import Process
@@ -38,6 +39,7 @@ from egm.simulation.simulate import Simulation
 from egm.spaces import State
 from egm.targets.guard import EnergyGuard
 from egm.train.buffer import ReplayBuffer
+from egm.train.method import Method, stratified_times
 
 GRID, HALVINGS = 64, 30  # intervals in which b or γ is looked for, and halvings of one of them
 FLATTEST = 1e-6  # γ
@@ -69,6 +71,7 @@ class SelfProposal(Method):
     """The losses of EGM-SP, and what a round does; for the arguments see `Method`."""
 
     weighted = True
+    weight_decay = 0.0
 
     def __init__(
         self,
@@ -201,3 +204,16 @@ def _largest(log_w: Callable[[Tensor], Tensor], least: Tensor, wanted: float) ->
         enough = weight_ess(log_w(middle)) >= wanted
         low, high = torch.where(enough, middle, low), torch.where(enough, high, middle)
     return low
+
+
+add_options("EGM-SP", SPOptions)
+add_method(
+    "egm-sp",
+    Trained(
+        "the sampler's own draws, weighted exactly, with tempering by their effective sample size (default)",
+        method=SelfProposal,
+        options=SPOptions,
+        defaults={"batch_size": 1024, "inner_steps": 20, "refresh": 2048, "buffer": 4 * 2048, "symmetries": True},
+        t_min=0.0,  # path weights have no singular times
+    ),
+)

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from egm.api import fit
-from egm.baselines.chain_options import CHAIN_METHODS
-from egm.config.registry import method_names
-from egm.config.registry import option_names as options_of_methods
+from egm.config.options import without_removed
+from egm.methods.registry import METHODS
+from egm.methods.registry import option_names as options_of_methods
 from egm.util.expressions import nearest
 
 FOLDERS = ("fast", "paper")
 SECTIONS = ("target", "paper", "common")  # and one for each method
-NOT_IN_RECIPES = ("target", "method", "options", "start", "out", "progress", "tensorboard", "source", "notes")
+NOT_IN_RECIPES = ("target", "method", "options", "start", "out", "progress", "tensorboard")
 NUMBER = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
@@ -54,12 +54,13 @@ def load(name: str, method: str = "egm-sp") -> dict[str, Any]:
         method: whose section to take.
     """
     recipe = read(name)
-    method = nearest(method, method_names(), kind="a method")
+    method = nearest(method, METHODS, kind="a method")
     if recipe.get(method) is None:
         raise ValueError(f"the recipe '{name}' has no section '{method}'; it has {', '.join(methods(name))}")
     options: dict[str, Any] = {"target": recipe["target"], "method": method}
-    for section in (method,) if method in CHAIN_METHODS else ("common", method):
-        for key, value in (recipe.get(section) or {}).items():
+    for section in ("common", method) if METHODS[method].shares_recipes else (method,):
+        stated, _ = without_removed(recipe.get(section) or {})
+        for key, value in stated.items():
             known = nearest(key, option_names(), kind=f"an option that the recipe '{name}' can set")
             merged = {**options.get(known, {}), **value} if isinstance(value, dict) else value
             options[known] = _number(merged)
@@ -69,7 +70,7 @@ def load(name: str, method: str = "egm-sp") -> dict[str, Any]:
 def methods(name: str) -> list[str]:
     """The methods that a recipe has a section for."""
     recipe = read(name)
-    return [method for method in method_names() if recipe.get(method) is not None]
+    return [method for method in METHODS if recipe.get(method) is not None]
 
 
 def published(name: str, method: str) -> dict[str, tuple[float, float | None]]:
@@ -100,7 +101,7 @@ def read(name: str) -> dict[str, Any]:
     if not isinstance(recipe, dict) or not isinstance(recipe.get("target"), str):
         raise ValueError(f"the recipe '{name}' needs a target, such as `target: Ising(size=5, beta=0.4)`")
     for section, content in recipe.items():
-        nearest(str(section), (*SECTIONS, *method_names()), kind=f"a section of the recipe '{name}'")
+        nearest(str(section), (*SECTIONS, *METHODS), kind=f"a section of the recipe '{name}'")
         if section != "target" and not isinstance(content, dict | None):
             raise ValueError(f"the section '{section}' of the recipe '{name}' must hold names and values")
     return recipe

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from egm.api import load
-from egm.baselines.chain_sampler import ChainSampler
+from egm.config.targets import own_name
 from egm.draws import Draws
 from egm.runs.directory import RunDirectory
 from egm.spaces import State
@@ -123,7 +123,7 @@ def read_contents(
             f"The target ({config['target']}) is not a built-in one: weights, energies and comparisons are left out."
             " Add --target module:function to have them."
         )
-    n = min(n, sampler.kept) if isinstance(sampler, ChainSampler) else n
+    n = n if sampler.most is None else min(n, sampler.most)
     say(f"drawing {n} times from {folder}")
     draws = sampler.sample(n, seed=seed)
     exact = None
@@ -142,9 +142,8 @@ def read_contents(
 
 
 def _why_no_draws(run: RunDirectory, config: dict[str, Any]) -> str | None:
-    network = str(config.get("network") or "")
-    if network.startswith("user:"):
-        return f"the network ({network[5:].strip()}) is the user's own, which a report cannot load"
+    if (network := own_name(config.get("network"))) is not None:
+        return f"the network ({network}) is the user's own, which a report cannot load"
     if not (run.folder / "model.safetensors").is_file():
         return "the run holds no trained network yet"
     return None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from egm.api import load
-from egm.cli.report import write_results
+from egm.evaluation.records import write_results
 from egm.evaluation import evaluate
 from egm.evaluation.scores import metrics_of
 from egm.reproduce.figure_data import save_draws

@@ -18,7 +18,7 @@ class TrainingOptions:
         refresh: draws that each refresh adds.
         buffer: draws that the buffer keeps.
         learning_rate, final_learning_rate: of AdamW, with a cosine between them.
-        weight_decay, clip_gradient: of AdamW, and the largest norm of a gradient (None: any).
+        clip_gradient: the largest norm of a gradient (None: any).
         ema, ema_start: decay d of the running average of the network that draws are made with (weights d^age), and the
             share of training after which averaging begins; ema = 0 switches it off.
         sample_steps: steps of one simulation; where every variable is masked, there is one for each site.
@@ -29,7 +29,6 @@ class TrainingOptions:
         checkpoint_every: gradient steps between checkpoints; one is always written at the end.
         evaluate_every: gradient steps between evaluations against the target's reference, 0 for none (on the command
             line 1000 where the reference is exact).
-        evaluation_size: draws of one evaluation.
         symmetries: build the relabellings of symbols that the target declares into the networks; results record them.
     """
 
@@ -39,7 +38,6 @@ class TrainingOptions:
     buffer: int = 10_000
     learning_rate: float = 1e-3
     final_learning_rate: float = 1e-5
-    weight_decay: float = 0.01
     clip_gradient: float | None = 1.0
     ema: float = 0.999
     ema_start: float = 0.5
@@ -49,11 +47,10 @@ class TrainingOptions:
     log_every: int = 50
     checkpoint_every: int = 1000
     evaluate_every: int = 0
-    evaluation_size: int = 2000
     symmetries: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "inner_steps", "refresh", "buffer", "sample_steps", "log_every", "evaluation_size"):
+        for name in ("batch_size", "inner_steps", "refresh", "buffer", "sample_steps", "log_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.refresh_steps is not None and self.refresh_steps < 1:
@@ -62,6 +59,6 @@ class TrainingOptions:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} counts steps and must be at least 0, got {getattr(self, name)}")
         check_numbers(
-            self, positive=("learning_rate", "clip_gradient"), non_negative=("final_learning_rate", "weight_decay"),
+            self, positive=("learning_rate", "clip_gradient"), non_negative=("final_learning_rate",),
             decays=("ema",), shares=("ema_start",),
         )  # fmt: skip

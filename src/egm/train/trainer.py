@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from egm.methods.base import Method
+from egm.network_sampler import NetworkSampler
 from egm.runs.directory import RunDirectory
-from egm.sampler import Sampler
 from egm.simulation.capture import CapturedStep
 from egm.simulation.simulate import Simulation
 from egm.train.buffer import ReplayBuffer
+from egm.train.method import Method
 from egm.train.options import TrainingOptions
 from egm.train.progress import Progress
 from egm.train.signals import Stopped, held_back
@@ -46,12 +46,13 @@ class Trainer:
         run: where checkpoints and metrics go, if anywhere.
         progress: shows how it is going.
         evaluate: scores a sampler at a step, for the log.
+        weight_decay: of AdamW, by default the method's.
     """
 
     def __init__(
         self,
         method: Method,
-        sampler: Sampler,
+        sampler: NetworkSampler,
         options: TrainingOptions,
         *,
         steps: int | None,
@@ -59,7 +60,8 @@ class Trainer:
         seed: int,
         progress: Progress,
         run: RunDirectory | None = None,
-        evaluate: Callable[[Sampler, int], dict[str, float]] | None = None,
+        evaluate: Callable[[NetworkSampler, int], dict[str, float]] | None = None,
+        weight_decay: float | None = None,
     ) -> None:
         if (steps is None) == (time_limit is None):
             raise ValueError("give steps or time_limit (seconds), one of them")
@@ -73,7 +75,7 @@ class Trainer:
         self.peak_rates = [group["lr"] for group in groups]
         if on_gpu := sampler.device.type == "cuda":
             groups = [{**group, "lr": torch.tensor(group["lr"], device=sampler.device)} for group in groups]
-        decay = options.weight_decay
+        decay = method.weight_decay if weight_decay is None else weight_decay
         self.optimizer = torch.optim.AdamW(groups, weight_decay=decay, fused=on_gpu, capturable=on_gpu)
         self.captured = CapturedStep(self.gradient_step, self.generator, method.energy.target)
         self.drawing = CapturedStep(self._draw, self.generator, method.energy.target, what="the simulation")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from egm.estimation.energy_model import EnergyModel
 from egm.paths.product import ProductPath
 from egm.processes.base import DenoisingProcess, Process
-from egm.sampler import Sampler
+from egm.network_sampler import NetworkSampler
 from egm.simulation.denoiser_error import DenoiserError
 from egm.simulation.simulate import Simulation
 from egm.spaces import State
@@ -36,12 +36,12 @@ class Method(ABC):
     Attributes:
         needs_draws: whether the sampler's draws go into the buffer, by `refresh`.
         weighted: whether `refresh` needs path weights.
-        energy_model: E^φ, where the method trains one.
+        weight_decay: of AdamW.
     """
 
     needs_draws: bool = True
+    weight_decay: float = 0.01
     weighted: bool = False
-    energy_model: EnergyModel | None = None
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Method(ABC):
         `first` marks the first step of training.
         """
 
-    def draw(self, sampler: Sampler, n: int, *, steps: int | None, generator: torch.Generator) -> Simulation:
+    def draw(self, sampler: NetworkSampler, n: int, *, steps: int | None, generator: torch.Generator) -> Simulation:
         """What a round adds to the buffer: n draws of the sampler, in latent coordinates."""
         return sampler.latent(n, generator=generator, steps=steps, weigh=self.weighted)
 
@@ -104,6 +104,10 @@ class Method(ABC):
 
     def load_state_dict(self, state: dict[str, Any], buffer: ReplayBuffer) -> None:
         """Go on from what `state_dict` gave."""
+        return None
+
+    def averaged_energy_model(self) -> EnergyModel | None:
+        """E^φ by its running average, which goes on with training; None where the method trains no such model."""
         return None
 
     def extend(self) -> None:

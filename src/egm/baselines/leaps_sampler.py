@@ -1,0 +1,139 @@
+"""`LeapsSampler`: draws by the jump process of LEAPS (`egm.baselines.leaps_chain`), with the weights of its chain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from egm.baselines.leaps_chain import Chain
+from egm.network_sampler import NO_TARGET, Exchange, NetworkSampler
+from egm.networks.base import is_built_in, rounding
+from egm.paths.product import ProductPath
+from egm.simulation.denoiser_error import DenoiserError
+from egm.simulation.simulate import Simulation
+from egm.spaces import Categorical, Space, State
+from egm.targets.base import Target
+from egm.targets.guard import EnergyGuard
+
+
+@dataclass
+class LeapsSampler(NetworkSampler):
+    """Draws states by the jump process of a locally equivariant network; the path serves the network alone.
+
+    Attributes:
+        space, path, network: of the process.
+        error: empty, since no variable is real.
+        target: what the sampler was trained for; None where it is not at hand (`egm.load` without it).
+        steps: of a simulation.
+        dtype: of rates.
+        config: everything that defines the run (`config.yaml`).
+        sweeps: Gibbs sweeps after every four steps.
+    """
+
+    space: Space
+    path: ProductPath
+    network: nn.Module
+    error: DenoiserError
+    target: Target | None = None
+    steps: int = 100
+    dtype: torch.dtype = torch.float32
+    config: dict[str, Any] = field(default_factory=dict)
+    sweeps: int = 0
+
+    def __post_init__(self) -> None:
+        self._name, self._variable = only_variable(self.space)
+
+    def why_unweighted(self, steps: int | None = None) -> str | None:
+        return NO_TARGET if self.target is None else None
+
+    def intermediate_energy(self) -> Callable[[State, Tensor], Tensor]:
+        """U_t = t E, which is known."""
+        energy = EnergyGuard(self._chain().target)
+        return lambda x, t: t * energy(x)
+
+    def latent(
+        self,
+        n: int,
+        *,
+        generator: torch.Generator,
+        steps: int | None = None,
+        weigh: bool = False,
+        between: Exchange | None = None,
+    ) -> Simulation:
+        def exchange(x: Tensor, log_ratio: Tensor, t: float) -> tuple[Tensor, Tensor]:
+            state, log_ratio = between({self._name: x}, log_ratio, torch.full((), t, device=x.device))  # type: ignore[misc]
+            return state[self._name], log_ratio
+
+        with self.evaluating():
+            x, log_ratio = self._chain().run(
+                self._start(n, generator), steps=self.steps if steps is None else steps, weigh=weigh,
+                between=None if between is None else exchange, generator=generator,
+            )  # fmt: skip
+        return Simulation({self._name: x}, log_ratio if weigh else None)
+
+    def visited(
+        self, n: int, *, end: Tensor | float = 1.0, steps: int | None = None, generator: torch.Generator
+    ) -> Simulation:
+        """The states of n chains from 0 to `end`, each with a time of the step that it begins, in random order."""
+        steps = self.steps if steps is None else steps
+        seen: list[Tensor] = []
+        with self.evaluating():
+            self._chain().run(
+                self._start(n, generator), steps=steps, end=end, weigh=False, generator=generator,
+                visit=lambda x, k: seen.append(x.to(self._variable.narrow)),
+            )  # fmt: skip
+        u = torch.rand(steps, n, generator=generator, device=self.device)
+        times = ((torch.arange(steps, device=self.device)[:, None] + u) / steps * end).flatten()
+        order = torch.rand(len(times), generator=generator, device=self.device).argsort()
+        return Simulation({self._name: torch.cat(seen)[order]}, times=times[order].to(self.dtype))
+
+    def reverse_log_ratio(
+        self, x_1: State, *, generator: torch.Generator, steps: int | None = None, exchanged: bool = False
+    ) -> Tensor:
+        """The chain runs backwards from x_1; an exchange of states on the way changes nothing."""
+        del exchanged
+        _, log_ratio = self._chain().run(
+            x_1[self._name], steps=self.steps if steps is None else steps, backwards=True, generator=generator
+        )
+        return log_ratio
+
+    @property
+    def reversible(self) -> bool:
+        """The chain always runs backwards too."""
+        return True
+
+    def modules(self) -> dict[str, nn.Module]:
+        return {"network": self.network, "error": self.error}
+
+    def _generator(self, seed: int) -> torch.Generator:
+        return torch.Generator(self.device).manual_seed(seed)
+
+    def _repeated(self, n: int, *, generator: torch.Generator, steps: int | None, weigh: bool) -> Simulation:
+        """Not recorded: a replay would not count the energies of the simulation."""
+        return self.latent(n, generator=generator, steps=steps, weigh=weigh)
+
+    def _start(self, n: int, generator: torch.Generator) -> Tensor:
+        return self._variable.uniform((n,), generator=generator, device=self.device)
+
+    def _chain(self) -> Chain:
+        return Chain(self._rates, self.target, self._name, self._variable, sweeps=self.sweeps)
+
+    def _rates(self, x: Tensor, t: Tensor) -> Tensor:
+        """Rounded on a GPU, as all networks of symbols are; weights are those of the rates that were drawn from."""
+        with rounding(x.device, enabled=is_built_in(self.network)):
+            return self.network({self._name: x}, t)[self._name].to(self.dtype)
+
+
+def only_variable(space: Space) -> tuple[str, Categorical]:
+    """The variable of a space; raises unless there is a single one, with the same number of symbols at every site."""
+    names = list(space.categorical)
+    if len(names) != 1 or len(space.variables) != 1 or not isinstance(space.categorical[names[0]].n, int):
+        raise ValueError(
+            "LEAPS works on a single Categorical variable with the same number of symbols at every site, got"
+            f" {space!r}; use method='egm-sp'"
+        )
+    return names[0], space.categorical[names[0]]

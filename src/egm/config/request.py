@@ -1,0 +1,103 @@
+"""What `egm.fit` was asked for: limits, device, dtype and seed, checked and typed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from egm.config.options import checked_option
+from egm.config.parts import DTYPES, AnyProcess
+from egm.config.targets import target_entries
+from egm.network_sampler import NetworkSampler
+from egm.paths.product import AnyPath
+from egm.runs.directory import RunDirectory
+from egm.targets.base import Target
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of `egm.fit` for one method; what a method has no use for, it refuses.
+
+    Attributes:
+        target, method, seed: as given.
+        steps, time_limit: limits as plain numbers.
+        device, dtype: where and in which precision to work.
+        options: of the loop and the method, not checked yet.
+        network, energy_network, paths, processes: parts as they were given; None or empty where left out.
+        start: a sampler or a run to begin with.
+        run: where files go, if anywhere.
+        progress, tensorboard: what to show and to write on the way.
+        source: how the target is imported again, "module:function".
+        notes: kept in the run's configuration as they are.
+    """
+
+    target: Target
+    method: str
+    steps: int | None
+    time_limit: float | None
+    seed: int
+    device: torch.device
+    dtype: str
+    options: Mapping[str, Any]
+    network: nn.Module | str | None
+    energy_network: nn.Module | str | None
+    paths: Mapping[str, str | AnyPath]
+    processes: Mapping[str, AnyProcess]
+    start: NetworkSampler | str | Path | None
+    run: RunDirectory | None
+    progress: bool
+    tensorboard: bool
+    source: str | None
+    notes: Mapping[str, Any]
+
+    def described(self) -> dict[str, Any]:
+        """The entries of `config.yaml` that every method has."""
+        return {
+            **target_entries(self.target, self.source),
+            "method": self.method,
+            "steps": self.steps,
+            "time_limit": self.time_limit,
+            "seed": self.seed,
+            "device": str(self.device),
+            "dtype": self.dtype,
+            "notes": dict(self.notes),
+        }
+
+
+def limits(steps: int | None, time_limit: float | None) -> dict[str, Any]:
+    """The limits of a run as plain numbers."""
+    seconds = checked_option("time_limit", time_limit, float | None)
+    return {"steps": checked_option("steps", steps, int | None), "time_limit": seconds}
+
+
+def checked_seed(seed: int) -> int:
+    """A seed that is not negative."""
+    if (seed := checked_option("seed", seed, int)) < 0:
+        raise ValueError(f"seed must be at least 0, got {seed}")
+    return seed
+
+
+def dtype_name(dtype: torch.dtype | str) -> str:
+    """The name of a dtype that samplers work in."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise ValueError(f"dtype must be one of {list(DTYPES)}, got {dtype}")
+    return name
+
+
+def device_of(device: torch.device | str | None) -> torch.device:
+    """The device, tried once; a GPU if there is one and none is named."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        where = torch.device(device)
+        torch.empty(0, device=where)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"the device '{device}' cannot be used here ({reason}); use 'cpu'") from None
+    return where

@@ -1,0 +1,87 @@
+"""How a configuration names targets and spaces, and parts that only the user can give again.
+
+A built-in target is written as a constructor expression. A user's target is written as "module:function" or "user: …",
+a user's network as "user: …": such parts are given again where the run is loaded or resumed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from egm.config.registry import TARGETS
+from egm.spaces import Categorical, Real, Space
+from egm.targets.base import Target
+from egm.util.expressions import arguments, evaluate
+
+OWN = "user: "
+
+
+def named_own(thing: Target | nn.Module) -> str:
+    """How a part of the user's own is written."""
+    return f"{OWN}{thing!r}" if isinstance(thing, Target) else f"{OWN}{type(thing).__name__}"
+
+
+def own_name(text: object) -> str | None:
+    """The name of a part of the user's own, or None where the text names a part that can be made again."""
+    return text.removeprefix(OWN) if isinstance(text, str) and text.startswith(OWN) else None
+
+
+def is_importable(text: str) -> bool:
+    """Whether a target is named as "module:function"."""
+    return ":" in text and own_name(text) is None
+
+
+def make_target(text: str) -> Target:
+    """A built-in target from its expression, such as "Ising(size=5, beta=0.4)"."""
+    return evaluate(text, TARGETS, kind="a target")
+
+
+def make_space(text: str) -> Space:
+    """A space from its representation."""
+    return evaluate(text, {"Space": Space, "Real": Real, "Categorical": Categorical}, kind="a space")
+
+
+def target_expression(target: Target) -> str | None:
+    """The expression that makes a target again, or None for users' energies and targets made from data.
+
+    The expression is compared with the target's attributes; no second target is made.
+    """
+    text = repr(target)
+    if type(target) not in TARGETS.values():
+        return None
+    try:
+        name, options = arguments(text, TARGETS, kind="a target")
+    except (ValueError, TypeError):
+        return None
+    same = TARGETS[name] is type(target) and all(getattr(target, key, value) == value for key, value in options.items())
+    return text if same else None
+
+
+def target_entries(target: Target, source: str | None) -> dict[str, Any]:
+    """What a configuration says of the target, and the version of this library."""
+    from egm import __version__  # noqa: PLC0415  (the package imports this module)
+
+    return {
+        "egm": __version__,
+        "target": source or target_expression(target) or named_own(target),
+        "prints_as": repr(target),
+        "space": repr(target.space),
+        "target_symmetries": list(target.symmetries),
+    }
+
+
+def target_of(config: dict[str, Any], target: Target | None, *, required: bool = True) -> Target | None:
+    """The target of a configuration: built in, or given and checked against it."""
+    text = config["target"]
+    own = own_name(text) is not None or is_importable(text)
+    if own and target is None and required:
+        raise ValueError(f"the run's target ({text}) is not a built-in one; pass it as target=")
+    if target is None:
+        return None if own else make_target(text)
+    stated = config["prints_as"] if own else text
+    if repr(target) != stated:
+        fix = "" if own else "; leave target out or start another run"
+        raise ValueError(f"the run was made for {stated}, not for {target!r}{fix}")
+    return target

@@ -1,0 +1,88 @@
+"""Methods by name. The library's add themselves when they are imported, a user's by `register_method`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+from egm.config.options import checked_option
+from egm.config.registry import require_own
+from egm.methods.kind import MethodKind
+from egm.train.options import TrainingOptions
+from egm.util.expressions import nearest, normal_form
+
+METHODS: dict[str, MethodKind] = {}
+#: what each group of options is called in help and documentation
+OPTION_GROUPS: dict[str, type] = {"training loop": TrainingOptions}
+_BUILT_IN: set[str] = set()
+
+
+def add_method(name: str, kind: MethodKind) -> None:
+    """Add a method of the library."""
+    METHODS[name] = kind
+    _BUILT_IN.add(normal_form(name))
+
+
+def add_options(title: str, group: type) -> None:
+    """Add a group of options of the library, a dataclass of which options classes are made."""
+    OPTION_GROUPS[title] = group
+
+
+def register_method(name: str, kind: MethodKind) -> None:
+    """Let `egm.fit(target, name)` find a user's method; the names of its options must be new."""
+    require_own(name)
+    if normal_form(name) in _BUILT_IN:
+        raise ValueError(f"'{name}' is a name of the library's own; choose another one")
+    OPTION_GROUPS.pop(name, None)  # of an earlier registration
+    inherited = {option for group in OPTION_GROUPS.values() if issubclass(kind.options, group) for option in own(group)}
+    new = {option.name for option in fields(kind.options)} - inherited
+    for title, group in OPTION_GROUPS.items():
+        if taken := new & set(own(group)):
+            raise ValueError(f"{', '.join(sorted(taken))} of '{name}' is an option of {title}; choose another name")
+    if new:
+        OPTION_GROUPS[name] = kind.options
+    METHODS[name] = kind
+
+
+def own(group: type) -> list[str]:
+    """The options that a dataclass declares itself."""
+    return [option.name for option in fields(group) if option.name in vars(group)["__annotations__"]]
+
+
+def find_method(name: str) -> MethodKind:
+    """The method that a run names."""
+    if name not in METHODS:
+        raise ValueError(
+            f"the method '{name}' is not known here ({', '.join(METHODS)}); import the module that registers it, on the"
+            " command line by --target module:function"
+        )
+    return METHODS[name]
+
+
+def option_names() -> list[str]:
+    """Every option of the loop and of a method."""
+    return [option for group in OPTION_GROUPS.values() for option in own(group)]
+
+
+def split_options(method: str, options: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Keyword options, checked, as one object for each options class of a method; its defaults go below them."""
+    return _assigned(method, {**METHODS[method].defaults, **options})
+
+
+def options_from(method: str, config: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The options in a configuration."""
+    return _assigned(method, {name: config[name] for name in METHODS[method].option_names if name in config})
+
+
+def _assigned(method: str, options: Mapping[str, Any]) -> tuple[Any, ...]:
+    classes = METHODS[method].option_classes
+    chosen: list[dict[str, Any]] = [{} for _ in classes]
+    for name, value in options.items():
+        known = nearest(name, option_names(), kind="an option")
+        place = next((i for i, cls in enumerate(classes) if known in {f.name for f in fields(cls)}), None)
+        if place is None:
+            having = [other for other, kind in METHODS.items() if known in kind.option_names]
+            raise ValueError(f"{known} is an option of {', '.join(having)}, not of {method}")
+        chosen[place][known] = checked_option(known, value, get_type_hints(classes[place])[known])
+    return tuple(cls(**values) for cls, values in zip(classes, chosen, strict=True))

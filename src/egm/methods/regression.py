@@ -1,0 +1,278 @@
+"""Regression targets of EGM and EGM-BS at noised states.
+
+Given end points x_1: times t, states x_t ~ p_{t|1}(· | x_1), and what to regress on at x_t, from the one estimator
+(`egm.estimation.estimators`):
+
+    EGM       r = 1 with the target's energy: the prediction (denoiser or jump kernel)
+    EGM-BS    r = min(t + ε, 1) with the running average of E^φ (the target's energy at r = 1): the prediction;
+              r = 1 with the target's energy: Ê_t, on which E^φ is regressed (noised energy matching)
+
+Times are stratified and ascending, so which states have t + ε ≥ 1 is known without looking at the device. With
+`opening` all are late at first, and their interval opens towards t_min in STAGES equal parts: E^φ at t is bootstrapped
+from later times, so it is learned once they are. Learned all at once, early times follow what later ones do not know
+yet, and the sampler, on whose draws all is trained, follows them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from egm.estimation.energy_model import unfinished
+from egm.estimation.estimators import Estimate, estimate, wide_bytes
+from egm.estimation.proposals import OwnSteps
+from egm.estimation.single_site import single_site
+from egm.methods.egm_options import EstimateOptions
+from egm.methods.learned_energy import LearnedEnergy
+from egm.networks.base import activation_bytes, predict
+from egm.paths.discrete import Masked
+from egm.paths.gaussian import VE
+from egm.paths.product import ProductPath
+from egm.processes.base import Process
+from egm.simulation.denoiser_error import DenoiserError
+from egm.spaces import State
+from egm.targets.guard import EnergyGuard
+from egm.train.buffer import ReplayBuffer
+from egm.train.method import T_MAX, Method, stratified_times
+
+STAGES = 50  # in which times open
+
+
+class Regression:
+    """What denoisers and intermediate energies are regressed on.
+
+    Args:
+        energy, path, processes, network, error: see `Method`.
+        options: of estimates.
+        learned: E^φ; without it end points are always at r = 1.
+        estimator: what is averaged for real variables, see `LossOptions`.
+        sites: masked sites that the single-site bootstrap looks at in each state; 0 for proposals.
+    """
+
+    def __init__(
+        self,
+        energy: EnergyGuard,
+        path: ProductPath,
+        processes: Mapping[str, Process[Any]],
+        network: nn.Module,
+        error: DenoiserError | None,
+        *,
+        options: EstimateOptions,
+        learned: LearnedEnergy | None = None,
+        estimator: str = "end-points",
+        sites: int = 0,
+    ) -> None:
+        if options.proposal == "sampler" and (learned is None or error is None):
+            raise ValueError(
+                "proposal='sampler' proposes the short steps of egm-bs, whose errors are measured while it trains; with"
+                " end points at r = 1 alone use proposal='reference'"
+            )
+        self.energy, self.path, self.processes, self.network, self.error = energy, path, processes, network, error
+        self.options, self.learned, self.estimator, self.sites = options, learned, estimator, sites
+        self.t_min = default_t_min(path) if options.t_min is None else options.t_min
+        self.stage = 0 if learned is not None and learned.options.opening else STAGES - 1
+
+    @torch.no_grad()
+    def __call__(
+        self, x_1: State, *, first: bool, generator: torch.Generator
+    ) -> tuple[State, Tensor, Estimate, dict[str, Tensor], Tensor]:
+        """Noised states x_t, times t, and what to regress on there (`_estimates`).
+
+        The first step sets the energy model's units.
+        """
+        t, far = self.times(len(next(iter(x_1.values()))), generator)
+        x_t = self.path.sample(x_1, t, generator=generator)
+        if first and self.learned is not None:  # the target's units, also if E^φ is regressed on itself
+            end = self._estimate(self.energy, x_t, t, slice(None), generator=generator)
+            self.learned.model.calibrate(x_t, t, end.energy)
+        return x_t, t, *self._estimates(x_t, t, far, generator)
+
+    def open_times(self, progress: float) -> None:
+        """Open the next times where they are due; a run that is extended does not close them again."""
+        if self.learned is not None and (opening := self.learned.options.opening):
+            self.stage = max(self.stage, min(STAGES - 1, int(STAGES * progress / opening)))
+
+    def times(self, n: int, generator: torch.Generator) -> tuple[Tensor, int]:
+        """n stratified times in ascending order, and how many of them are bootstrapped (t + ε < 1)."""
+        span = (T_MAX - self.t_min) * (self.stage + 1) / STAGES
+        start = T_MAX - span if self.stage + 1 < STAGES else self.t_min
+        t = stratified_times(n, generator, start=start)
+        far = 0 if self.learned is None else int(n * (1 - self._epsilon - start) / span)
+        return t, max(0, min(n, far))
+
+    def _estimates(
+        self, x_t: State, t: Tensor, far: int, generator: torch.Generator
+    ) -> tuple[Estimate, dict[str, Tensor], Tensor]:
+        """Predictions at x_t, the sites of a variable that they cover (all if missing), and Ê_t to regress E^φ on."""
+        if self.sites and self.learned is not None:
+            return self._single_site_estimates(x_t, t, far, generator)
+        got, target = self._proposal_estimates(x_t, t, far, generator)
+        return got, {}, target
+
+    def _proposal_estimates(
+        self, x_t: State, t: Tensor, far: int, generator: torch.Generator
+    ) -> tuple[Estimate, Tensor]:
+        """From end points at r: the first `far` states by E^φ, the others by the target's energy."""
+        start = 0 if self._direct else far  # Ê_t of earlier states is bootstrapped as well
+        end = None
+        if start < len(t):
+            end = self._estimate(self.energy, x_t, t, slice(start, None), generator=generator, short=not self._direct)
+        if not far and end is not None:
+            return end, end.energy
+        booted = self._estimate(
+            self._learned_energy, x_t, t, slice(far), generator=generator, step=self._epsilon, short=True
+        )
+        got = booted if end is None or far == len(t) else _joined(booted, _tail(end, far - start))
+        return got, end.energy if end is not None and start == 0 else got.energy
+
+    def _single_site_estimates(
+        self, x_t: State, t: Tensor, far: int, generator: torch.Generator
+    ) -> tuple[Estimate, dict[str, Tensor], Tensor]:
+        """Tables of masked variables in the limit r → t; proposals for what is left."""
+        masked = [name for name, path in self.path.paths.items() if isinstance(path, Masked)]
+        known = {
+            name: single_site(self._site_energy, self.path, name, x_t, t, count=self.sites, generator=generator)
+            for name in masked
+        }
+        tables, sites = {n: k.table for n, k in known.items()}, {n: k.sites for n, k in known.items()}
+        if self.without_proposals:
+            # A variable without masked sites says nothing (NaN); the others may.
+            target = functools.reduce(lambda a, b: torch.where(a.isnan(), b, a), (k.energy for k in known.values()))
+            if self.learned is not None and not self.learned.model.forward_looking:
+                # Complete neighbours tie E^φ to the target (`_site_energy`), and so does its energy at late times.
+                end = self._estimate(self.energy, x_t, t, slice(far, None), generator=generator, short=True)
+                target = torch.cat([target[:far], end.energy])
+            return Estimate(tables, target, torch.ones_like(target)), sites, target
+        if len(masked) == len(self.processes):
+            end = self._estimate(self.energy, x_t, t, slice(None), generator=generator)
+            return Estimate(tables, end.energy, end.ess), sites, end.energy
+        got, target = self._proposal_estimates(x_t, t, far, generator)
+        return Estimate({**got.prediction, **tables}, got.energy, got.ess), sites, target
+
+    def _estimate(
+        self,
+        energy: Callable[[State, Any], Tensor],
+        x_t: State,
+        t: Tensor,
+        part: slice,
+        *,
+        generator: torch.Generator,
+        step: float | None = None,
+        short: bool = False,
+    ) -> Estimate:
+        """The estimate for a part of the batch, from end points at r = 1 or at t + step; `short` if r − t ≤ ε."""
+        x_t, t = {name: x[part] for name, x in x_t.items()}, t[part]
+        r = 1.0 if step is None else t + step
+        law = self.options.proposal
+        if law == "sampler":
+            law = self._own_steps(x_t, t) if short else "reference"
+        scores = self.energy.with_gradient if self.estimator == "scores" else None
+        return estimate(
+            energy, self.path, self.processes, x_t, t, r=r, count=self.options.proposals,
+            proposal=law, scores=scores, centred=self.estimator == "centred",
+            generator=generator, memory=self.options.memory,
+            state_bytes=self._energy_bytes if step is None else self._learned_bytes,
+        )  # fmt: skip
+
+    def _own_steps(self, x_t: State, t: Tensor) -> OwnSteps:
+        if self.error is None:
+            raise ValueError("proposal='sampler' takes steps of the sampler, and their errors are not measured")
+        errors = {name: self.error(name, t) for name in self.path.space.real}
+        return OwnSteps(predict(self.network, self.processes, x_t, t), errors)
+
+    def _site_energy(self, x_t: State, t: Tensor) -> Tensor:
+        """E^φ of the single-site bootstrap; where that is all E^φ learns from, the target's energy of complete states.
+
+        Neighbours are compared at equal t: only complete states, E_t = E − log p_{t|1}(x_t | x_t), tie early times to
+        the target.
+        """
+        learned, paths = self._learned_energy(x_t, t), self.path.paths
+        masked = {name: path.active(x_t[name]) for name, path in paths.items() if isinstance(path, Masked)}
+        looking = self.learned is not None and self.learned.model.forward_looking
+        if len(masked) < len(paths) or looking or self._direct:
+            return learned
+        complete = {name: x_t[name].masked_fill(sites, 0) for name, sites in masked.items()}
+        return torch.where(unfinished(self.path, x_t), learned, self.energy(complete) - self.path.log_prob(x_t, x_t, t))
+
+    @property
+    def without_proposals(self) -> bool:
+        """Whether single sites give all predictions and Ê_t, so that there are no weights."""
+        masked = all(isinstance(part, Masked) for part in self.path.paths.values())
+        return bool(self.sites) and self.learned is not None and masked and not self._direct
+
+    @property
+    def _direct(self) -> bool:
+        """Whether E^φ is regressed on estimates from the target's energy."""
+        return self.learned is None or self.learned.options.energy_target == "direct"
+
+    def _learned_energy(self, x_r: State, r: Any) -> Tensor:
+        if self.learned is None:
+            raise ValueError("EGM has no energy model")
+        return self.learned(x_r, r)
+
+    @property
+    def _epsilon(self) -> float:
+        return 0.0 if self.learned is None else self.learned.options.epsilon
+
+    @functools.cached_property
+    def _learned_bytes(self) -> int:
+        """Bytes that E^φ takes for one state."""
+        return 0 if self.learned is None else activation_bytes(self.learned.model.network, self.path)
+
+    @property
+    def _energy_bytes(self) -> int:
+        """Bytes that the target's energy takes for one state beside proposals of the same kind."""
+        return 0 if self.energy.target.narrow_symbols else wide_bytes(self.path.space)
+
+
+class RegressionMethod(Method):
+    """A method whose losses are regressions: what a step changes besides parameters.
+
+    Attributes:
+        regression: the targets.
+        learned: E^φ, or None.
+    """
+
+    regression: Regression
+    learned: LearnedEnergy | None
+
+    def after_step(self, progress: float) -> None:
+        """Open the next times where they are due, and update the running average of E^φ."""
+        self.regression.open_times(progress)
+        if self.learned is not None:
+            self.learned.after_step(progress)
+
+    @property
+    def averaging(self) -> bool:
+        """Whether the running average of E^φ has begun."""
+        return self.learned is not None and self.learned.averaging
+
+    @property
+    def phase(self) -> tuple[bool, int]:
+        """Whether averaging has begun, and which times are open."""
+        return self.averaging, self.regression.stage
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"stage": self.regression.stage}
+
+    def load_state_dict(self, state: dict[str, Any], buffer: ReplayBuffer) -> None:
+        self.regression.stage = state.get("stage", self.regression.stage)
+
+
+def default_t_min(path: ProductPath) -> float:
+    """0.01 where proposals are singular at t = 0, otherwise 0."""
+    return 0.0 if all(isinstance(part, VE | Masked) for part in path.paths.values()) else 0.01
+
+
+def _tail(estimate: Estimate, start: int) -> Estimate:
+    prediction = {name: x[start:] for name, x in estimate.prediction.items()}
+    return Estimate(prediction, estimate.energy[start:], estimate.ess[start:])
+
+
+def _joined(a: Estimate, b: Estimate) -> Estimate:
+    prediction = {name: torch.cat([x, b.prediction[name]]) for name, x in a.prediction.items()}
+    return Estimate(prediction, torch.cat([a.energy, b.energy]), torch.cat([a.ess, b.ess]))
