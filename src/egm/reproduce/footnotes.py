@@ -18,13 +18,12 @@ def footnotes(shown: Shown, metric: str) -> list[str]:
     judged = [line for line in lines if line.floor is not None and not line.fewer]
     rare = [line for line in judged if line.evaluations < LEAST_EVALUATIONS]
     unsure = [line for line in judged if line.pairs < LEAST_PAIRS]
+    changed = [line for line in lines if line.outdated]
     found = [
         _said("A baseline is better than", [line for line in lines if line.baselines]),
         _said(f"Evaluated fewer than {LEAST_EVALUATIONS} times, so without ✓", rare, lambda line: line.evaluations),
         _said(f"A floor from fewer than {LEAST_PAIRS} pairs, so without ✓", unsure, lambda line: line.pairs),
-        _said(
-            "The recipe has changed since (the list of runs says in what)", [line for line in lines if line.outdated]
-        ),
+        _said("The recipe has changed since (the list of runs says in what)", changed),
         _said("No longer at equal calls, to be run again", [line for line in lines if line.unequal]),
     ]
     sentences = [sentence for sentence in found if sentence]

@@ -3,9 +3,9 @@
 A table of one target is turned round: it has a row for each method. A table of more than ten columns is taken apart:
 one of learned samplers, and one of Markov chains. A cell holds the mean ± standard deviation over seeds, and marks:
 
-    ✓        at the floor (`egm.metrics.floors`) with every seed; ✓ 2/3: with two seeds of three
-    ✗        worse than the published number
-    (n = 8)  fewer draws than in the other cells of the row
+    ✓                     at the floor (`egm.metrics.floors`) with every seed; ✓ 2/3: with two seeds of three
+    ✗                     worse than the published number
+    (n = 8, floor 4.093)  fewer draws than in the other cells of the row, with a floor of its own
 
 What else `comparison` found is in the sentences of `footnotes`.
 """
@@ -100,7 +100,8 @@ def _published(line: Line, source: str) -> tuple[str, str]:
 
 def value_text(line: Line) -> str:
     """The value of a line with its marks."""
-    fewer = f" (n = {line.n})" if line.fewer else ""
+    floor = f", floor {number_text(line.floor, line.metric)}" if line.floor is not None else ""
+    fewer = f" (n = {line.n}{floor})" if line.fewer else ""
     marks = _mark(line.at_floor, len(line.seeds)) + f" {WORSE}" * line.worse
     return spread_text(line.value, line.metric) + fewer + marks
 

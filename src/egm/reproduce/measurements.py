@@ -1,6 +1,6 @@
 """Files of `results/` that benchmarks write and that hold no runs of tables: times, memory, posteriors.
 
-Each has a page of its own: `Measurement.grids` are its tables, and all that its records hold is in the list of the page.
+Each has a page of its own: `Measurement.grids` are its tables, and the list of the page has all that its records hold.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class Measurement:
         command: what writes the file.
         grids: the tables.
         left_out: beginnings of keys of records that are not listed.
+        figure: a file in `docs`.
     """
 
     title: str
@@ -70,6 +71,7 @@ class Measurement:
     command: str
     grids: Callable[[Records], list[Grid]]
     left_out: tuple[str, ...] = ()
+    figure: str = ""
 
 
 def read(file: Path) -> Records:
@@ -158,9 +160,10 @@ def _text(value: Any) -> str:
 MEASUREMENTS = {
     "bayes": Measurement(
         "Posteriors: spike-and-slab regression and a Gaussian mixture",
-        "The largest errors of marginals that are known by enumeration ([bayes.md](../bayes.md) has the problems). EGM-SP"
-        " has weighted draws, and a value is the mean of several sets. A chain has all states after its warm-up. Every"
-        " chain makes as many calls, of energy and gradient together, as EGM-SP made for training and one set of draws."
+        "The largest errors of marginals that are known by enumeration ([bayes.md](../bayes.md) has the problems)."
+        " EGM-SP has weighted draws, and a value is the mean of several sets. A chain has all states after its"
+        " warm-up. Every chain makes as many calls, of energy and gradient together, as EGM-SP made for training and one"
+        " set of draws."
         " The floor is the mean error of as many exact draws as EGM-SP has. The cores did other work at the same time.",
         "python benchmarks/bayes.py --results results/bayes.json",
         _posteriors,
@@ -168,9 +171,9 @@ MEASUREMENTS = {
     ),
     "speed": Measurement(
         "Speed of the paper's settings",
-        "Milliseconds of one gradient step (of 2000 draws in the row `draws`) and the memory that it needs. The authors'"
-        " code ran on the same kind of GPU. The column `least ms` is what the machine allows. All steps of a recipe are"
-        " those of one run alone on the GPU, without the draws for the buffer.",
+        "Milliseconds of one gradient step, and the memory that it needs; the row `draws-10` is for 2000 draws. The"
+        " authors' code ran on the same kind of GPU. The column `least ms` has what the machine allows. The column"
+        " `all steps` is for one run alone on the GPU, without the draws for the buffer.",
         "python benchmarks/speed.py --results results/speed.json",
         _picked(SPEED),
     ),
@@ -180,6 +183,7 @@ MEASUREMENTS = {
         " spreads and the memory.",
         "python benchmarks/scaling.py --results results/scaling.json",
         _scaling,
+        figure="scaling.svg",
     ),
     "compare_cpu": Measurement(
         "Speed on a CPU before and after a change",

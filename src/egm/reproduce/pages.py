@@ -41,8 +41,8 @@ compares. [reproducing.md](reproducing.md) says how to make the runs again.
 - A **cell** is the mean ± standard deviation over seeds, and a cell without ± has one seed. Every seed is the mean of
   20 evaluations, each with 2000 fresh draws and 2000 fresh reference draws. A footnote names the runs with fewer
   evaluations; they have no ✓. An empty cell has no run.
-- **(n = 784)** marks a chain that visited fewer than 2000 states. Its floor is higher, so the chain has no ✓ and is
-  compared with no other method. The list of runs has its floor.
+- **(n = 784, floor 0.575)** marks chains that visited fewer than 2000 states: the smallest number, and their floor.
+  It is higher than the floor of the row, so they have no ✓ and are compared with no other method.
 - Numbers **in the paper** and **published** numbers are by others. EGM-SP is a method of this library, and the paper
   has no number for it: its ✗ is relative to EGM-BS in the paper.
 - **Methods** have the names of `egm train --method`. They run with the recipes of this library, which take minutes of
@@ -84,22 +84,53 @@ class Page:
 
 MAIN_PAGE = Page("e_w1", "Results", READING, ("e_w1",))
 PAGES = (
-    Page("m_w1", "M-W1: magnetisation", "The Wasserstein distance of order 1 between the magnetisations of draws and of"
-         " reference draws, for lattices. It sees a sampler that leans to one sign, which energies do not show. Small is"
-         " good.", ("m_w1",)),
-    Page("x_w2", "x-W2: states", "The Wasserstein distance of order 2 between draws and reference draws themselves, for"
-         " targets with real variables. Small is good.", ("x_w2",)),
-    Page("e_w2", "E-W2: energies, order 2", "The Wasserstein distance of order 2 between the energies of draws and of"
-         " reference draws, which is the published metric for particles. Small is good.", ("e_w2",)),
-    Page("ess", "Effective sample size", "The effective share of weighted draws, from 0 to 1. Large is good. Markov"
-         " chains have no weights.", ("ess",)),
-    Page("log_z", "Error of log Z", "The absolute error of log Z where it is known, as a mean over seeds. Small is good.",
-         ("log_z_error",)),
-    Page("modes", "Modes", "The number of modes that 2000 draws visit; for each seed the smallest number over its"
-         " evaluations. Large is good.", ("modes",)),
-    Page("cost", "Cost of training", "What the runs cost. Here ✗ means more than was published; machines differ.",
-         ("ms_per_step", "energy_calls", "score_calls", "peak_memory_gib")),
-)  # fmt: skip
+    Page(
+        "m_w1",
+        "M-W1: magnetisation",
+        "The Wasserstein distance of order 1 between the magnetisations of draws and of reference draws, for lattices."
+        " It sees a sampler that leans to one sign, which energies do not show. Small is good.",
+        ("m_w1",),
+    ),
+    Page(
+        "x_w2",
+        "x-W2: states",
+        "The Wasserstein distance of order 2 between draws and reference draws themselves, for targets with real"
+        " variables. Small is good.",
+        ("x_w2",),
+    ),
+    Page(
+        "e_w2",
+        "E-W2: energies, order 2",
+        "The Wasserstein distance of order 2 between the energies of draws and of reference draws, which is the"
+        " published metric for particles. Small is good.",
+        ("e_w2",),
+    ),
+    Page(
+        "ess",
+        "Effective sample size",
+        "The effective share of weighted draws, from 0 to 1. Large is good. Markov chains have no weights.",
+        ("ess",),
+    ),
+    Page(
+        "log_z",
+        "Error of log Z",
+        "The absolute error of log Z where the exact value is known, as a mean over seeds. Small is good.",
+        ("log_z_error",),
+    ),
+    Page(
+        "modes",
+        "Modes",
+        "The number of modes that 2000 draws visit; for each seed the smallest number over its evaluations. Large is"
+        " good.",
+        ("modes",),
+    ),
+    Page(
+        "cost",
+        "Cost of training",
+        "What the runs cost. Here ✗ means more than was published; machines differ.",
+        ("ms_per_step", "energy_calls", "score_calls", "peak_memory_gib"),
+    ),
+)
 
 
 def write_pages(results: Path, docs: Path) -> list[Path]:
@@ -153,9 +184,8 @@ def _page(page: Page, tables: Sequence[Shown], figures: set[str]) -> list[str]:
 
 def _section(shown: Shown, metrics: Sequence[str], figures: set[str], *, prefix: str) -> list[str]:
     """The tables of some metrics of one definition, each with its figures above and its sentences below."""
-    found = [
-        part for metric in metrics for part in _metric(shown, metric, figures, prefix=prefix, named=len(metrics) > 1)
-    ]
+    several = len(metrics) > 1
+    found = [part for each in metrics for part in _metric(shown, each, figures, prefix=prefix, named=several)]
     if not found:
         return []
     about = [paragraph(shown.table.about)] if shown.table.about else []
@@ -176,7 +206,9 @@ def _metric(shown: Shown, metric: str, figures: set[str], *, prefix: str, named:
 def _benchmark(name: str, measurement: Measurement, records: Records) -> list[str]:
     lists = f"[{name}.csv]({name}.csv) and [{name}.html]({name}.html) hold everything that was recorded."
     tables = map(markdown, measurement.grids(records))
-    return [f"# {measurement.title}", paragraph(measurement.text), *tables, lists, f"Made by `{measurement.command}`."]
+    figure = [f"![{name}](../{measurement.figure})"] if measurement.figure else []
+    made = f"Made by `{measurement.command}`."
+    return [f"# {measurement.title}", paragraph(measurement.text), *figure, *tables, lists, made]
 
 
 def _lists(stem: str, title: str, rows: Rows) -> dict[str, str]:

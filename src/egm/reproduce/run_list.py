@@ -1,7 +1,7 @@
 """How the runs of a page were made: one row for each run, as CSV and as a page of HTML.
 
-The rows hold what the tables of Markdown leave out: every seed by itself, its steps, calls, seconds, machine, commit and
-command. Numbers have six digits; folders that only the machine of a run has are shown as `runs/`.
+The rows hold what the tables of Markdown leave out: every seed by itself, its steps, calls, seconds, machine, commit
+and command. Numbers have six digits. A folder that only the machine of a run had is shown as `runs/`.
 """
 
 from __future__ import annotations

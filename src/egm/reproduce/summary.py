@@ -56,9 +56,8 @@ def summary(results: Path) -> str:
     grid: Grid = (["target", "variables", "E-W1", "floor", "ESS", "energy calls"], rows)
     seconds = [run["train_seconds"] for run in runs]
     hardware = listed(sorted({run["hardware"] for run in runs}))
-    made = (
-        f"Mean ± standard deviation over seeds, or one seed; {min(seconds):.0f} to {max(seconds):.0f} s on {hardware}."
-    )
+    took = f"{min(seconds):.0f} to {max(seconds):.0f} s on {hardware}"
+    made = f"Mean ± standard deviation over seeds, or one seed. Training took {took}."
     return f"{markdown(grid)}\n\n{paragraph(made)}\n"
 
 
