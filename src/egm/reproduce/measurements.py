@@ -162,8 +162,8 @@ MEASUREMENTS = {
         "Posteriors: spike-and-slab regression and a Gaussian mixture",
         "The largest errors of marginals that are known by enumeration ([bayes.md](../bayes.md) has the problems)."
         " EGM-SP has weighted draws, and a value is the mean of several sets. A chain has all states after its"
-        " warm-up. Every chain makes as many calls, of energy and gradient together, as EGM-SP made for training and one"
-        " set of draws."
+        " warm-up. Every chain makes as many calls, of energy and gradient together, as EGM-SP made for training and"
+        " one set of draws."
         " The floor is the mean error of as many exact draws as EGM-SP has. The cores did other work at the same time.",
         "python benchmarks/bayes.py --results results/bayes.json",
         _posteriors,

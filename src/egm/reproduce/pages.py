@@ -147,7 +147,8 @@ def pages(results: Path, docs: Path) -> dict[str, str]:
     """The texts of all files, by their path in `docs`; figures that `docs/figures` holds are shown."""
     tables = [Shown(table(name), KINDS, results) for name in TABLES]
     figures = {file.stem for file in (docs / "figures").glob("*.svg")}
-    shown = [page for page in PAGES if any(each.of(metric) for each in tables for metric in page.metrics)]
+    valued = {line.metric for each in tables for line in each.lines if line.value is not None}
+    shown = [page for page in PAGES if valued & {*page.metrics}]
     files: dict[str, str] = {}
     for page in (MAIN_PAGE, *shown):
         rows = rows_of([each for each in tables if any(map(each.of, page.metrics))], page.metrics)
