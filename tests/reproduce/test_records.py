@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from egm.reproduce.shown import Shown
 
 from egm.reproduce import records
 from egm.reproduce.definitions import Row, table
 from egm.reproduce.records import belongs, changed_since, merge, records_of
+from egm.reproduce.shown import Shown
 from reproduce_cases import record, write_records
 
 

@@ -21,7 +21,7 @@ ROWS = {  # what the variables are, by table and recipe
     ("table1", "ising10-b04"): "100 spins",
     ("beyond", "ising16-critical"): "256 spins",
     ("table2", "gbrbm"): "2 reals, 3 bits",
-    ("table2", "jointdw4"): "4 particles, 4 types",
+    ("table2", "jointdw4"): "4 typed particles",
     ("manywell", "manywell"): "32 reals",
     ("particles", "lj13"): "13 particles",
 }
