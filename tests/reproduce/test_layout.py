@@ -110,11 +110,11 @@ def test_sentences_name_what_marks_do_not_say(tmp_path):
     table = Table("t", "T", ("e_w1",), TARGETS, ROWS, note="A general note.", notes={"m_w1": "Of M-W1."})
     sentences = footnotes(shown(tmp_path, table, runs), "e_w1")
     assert sentences == [
-        "A baseline is better than: `egm` and `egm (paper's settings)` on Four.",
-        "Evaluated fewer than 20 times, so without ✓: `egm` (5) on Four.",
-        "The recipe has changed since (the list of runs says in what): `egm (paper's settings)` on Four.",
+        "A baseline is better than: *egm* and *egm (paper's settings)* on Four.",
+        "Evaluated fewer than 20 times, so without ✓: *egm* (5) on Four.",
+        "The recipe has changed since (the list of runs says in what): *egm (paper's settings)* on Four.",
         "A general note.",
-        "About `fast/ising5-b04` by `gibbs`: done twice.",
+        "About `fast/ising5-b04` by *gibbs*: done twice.",
         "Not run yet: `fast/ising5-b04` (egm-sp).",
     ]
 
@@ -130,7 +130,7 @@ def test_notes_on_runs_stand_below_the_first_metric_alone(tmp_path):
 def test_few_pairs_behind_a_floor_are_said(tmp_path):
     score = {"e_w1": {"mean": 0.17, **SCORE, "floor_pairs": 20}}
     sentences = footnotes(shown(tmp_path, ONE, [record(metrics=score)]), "e_w1")
-    assert sentences[0] == "A floor from fewer than 200 pairs, so without ✓: `egm` (20) on Four."
+    assert sentences[0] == "A floor from fewer than 200 pairs, so without ✓: *egm* (20) on Four."
 
 
 def test_an_unchanged_recipe_is_not_named(tmp_path):

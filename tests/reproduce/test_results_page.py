@@ -1,15 +1,18 @@
 """The pages of results, and the table of the README, are what committed records say; no run is left out."""
 
+import csv
+import io
 import json
 import re
 from pathlib import Path
 
 import pytest
 
+from egm.reproduce.comparison import QUANTITIES
 from egm.reproduce.definitions import TABLES, table
 from egm.reproduce.layout import MOST_COLUMNS
 from egm.reproduce.measurements import MEASUREMENTS
-from egm.reproduce.pages import GENERATED, MAIN_PAGE, PAGES, pages, write_pages
+from egm.reproduce.pages import GENERATED, KINDS, MAIN_PAGE, PAGES, pages, write_pages
 from egm.reproduce.records import belongs, read, records_of
 from egm.reproduce.summary import BEGIN, END, ROWS, summary, write_summary
 from reproduce_cases import record, write_records
@@ -77,6 +80,20 @@ def test_every_committed_run_is_shown_and_by_no_table_twice():
             newer = [n for n, cell, runs in same if any(belongs(r, cell) and r["seed"] == run["seed"] for r in runs)]
             most = max(runs.count(run) for runs in shown.values())
             assert most == (0 if newer and name not in newer else 1), (name, run["recipe"], run["seed"])
+
+
+def test_every_run_of_a_metric_is_listed(committed):
+    for page in (MAIN_PAGE, *(page for page in PAGES if page.stem in ("m_w1", "x_w2", "e_w2"))):
+        (metric,) = page.metrics
+        tables = [table(name) for name in TABLES if metric in table(name).metrics]
+        cells = [(t, c) for t in tables for c in {c.name: c for k in KINDS for c in t.cells(k)}.values()]
+        runs = [run for t, cell in cells for run in records_of(t, cell, ROOT / "results") if metric in run["metrics"]]
+        rows = list(csv.DictReader(io.StringIO(committed[f"results/{page.stem}.csv"])))
+        assert len(rows) == len(runs) > 10
+        label = QUANTITIES[metric].label
+        assert sum(float(row[label]) for row in rows) == pytest.approx(
+            sum(run["metrics"][metric]["mean"] for run in runs)
+        )
 
 
 def test_other_committed_files_are_shown(committed):

@@ -205,11 +205,9 @@ def _line(table: Table, target: str, metric: str, cell: Cell, records: Sequence[
 
 def _at_floor(records: Sequence[Record], part: str, metric: str) -> int | None:
     """How many runs are at the floor; None where it cannot be said of one of them."""
-    scores = [(record[part] or {}).get(metric) for record in records]
-    if None in scores:
-        return None
-    verdicts = [score_at_floor(s, evaluations=r["repeats"]) for s, r in zip(scores, records, strict=True)]
-    return None if None in verdicts else sum(map(bool, verdicts))
+    found = [(record, record[part][metric]) for record in records if metric in (record[part] or {})]
+    verdicts = [score_at_floor(score, evaluations=record["repeats"]) for record, score in found]
+    return None if None in verdicts or len(found) < len(records) else sum(map(bool, verdicts))
 
 
 def _judged(group: Sequence[Line]) -> list[Line]:

@@ -48,7 +48,7 @@ def _said(what: str, lines: Sequence[Line], number: Callable[[Line], int] | None
     """Lines of which something holds: methods, each with a number, by target."""
     methods: dict[str, list[str]] = {}
     for line in lines:
-        words = f"`{heading(line.cell)}`" + ("" if number is None else f" ({number(line)})")
+        words = f"*{heading(line.cell)}*" + ("" if number is None else f" ({number(line)})")
         methods.setdefault(line.target, []).append(words)
     parts = [f"{listed(names)} on {target}" for target, names in methods.items()]
     return f"{what}: {'; '.join(parts)}." if parts else ""

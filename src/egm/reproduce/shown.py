@@ -51,7 +51,7 @@ class Shown:
         found: dict[str, list[str]] = {}
         for cell, records in (pair for cells in self.found.values() for pair in cells):
             for note in dict.fromkeys(record["note"] for record in records if record.get("note")):
-                found.setdefault(note, []).append(f"`{cell.recipe}` by `{cell.label}`")
+                found.setdefault(note, []).append(f"`{cell.recipe}` by *{cell.label}*")
         return found
 
     def reasons(self) -> dict[str, list[str]]:
