@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from egm.metrics.floors import LEAST_EVALUATIONS, TOLERANCE
+from egm.metrics.floors import LEAST_EVALUATIONS, LEAST_PAIRS, score_at_floor
 
 MOST_CALLS = 5_000_000
 MOST_SECONDS = 300
@@ -83,9 +83,10 @@ def missed(record: dict[str, Any], bar: Bar, *, most_seconds: float = MOST_SECON
         yield f"log Z off by more than {bar.log_z}"
     for names, scores, what in ((bar.raw, record["metrics"], ""), (bar.resampled, record["resampled"], "resampled ")):
         for name in names:
-            if scores is None or record["repeats"] < LEAST_EVALUATIONS:
-                yield f"{what}{name} not evaluated {LEAST_EVALUATIONS} times"
-            elif scores[name]["mean"] > TOLERANCE * scores[name]["floor"]:
+            reached = None if scores is None else score_at_floor(scores[name], evaluations=record["repeats"])
+            if reached is None:
+                yield f"{what}{name} not evaluated {LEAST_EVALUATIONS} times, or its floor not from {LEAST_PAIRS} pairs"
+            elif not reached:
                 yield f"{what}{name} above the floor"
     if bar.e_w1 is not None and record["metrics"]["e_w1"]["mean"] > bar.e_w1:
         yield f"e_w1 above {bar.e_w1}"

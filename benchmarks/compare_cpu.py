@@ -55,7 +55,13 @@ def once(source: Path, case: str, threads: int) -> dict[str, float]:
     """Seconds of a step and of the draws of a refresh with one version of the package."""
     recipe, method, changes = CASES[case]
     environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": str(threads)}
-    command = [sys.executable, "-c", ONE, str(HERE), json.dumps([recipe, method, {**SHORT, **changes}])]
+    command = [
+        sys.executable,
+        "-c",
+        ONE,
+        str(source.parent / "benchmarks"),
+        json.dumps([recipe, method, {**SHORT, **changes}]),
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 

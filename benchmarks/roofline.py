@@ -42,12 +42,14 @@ def floor_of(trainer: Trainer, *, draws: int | None = None) -> Floor:
     if isinstance(method, EGM):
         proposals = batch * method.options.proposals
         size += 2.0 * proposals * sites
-        if method.energy_model is not None:
-            energy = _products(method.energy_model, space)
-            bootstrapped = proposals * (1 - method.options.epsilon)
+        if method.learned is not None:
+            energy = _products(method.learned.model, space)
+            bootstrapped = proposals * (1 - method.learned.options.epsilon)
             operations += 2 * bootstrapped * energy + 6 * batch * energy
             size += 2 * energy
-            if method.options.energy_target == "direct":  # then the others are judged by the target, and these as well
+            if (
+                method.learned.options.energy_target == "direct"
+            ):  # then the others are judged by the target, and these as well
                 size += 2 * bootstrapped * sites
     return _floor(operations, size)
 

@@ -90,11 +90,12 @@ def check(trainer: Trainer) -> dict[str, float]:
         raise ValueError("the check compares the network itself, before its running average has begun")
     device = trainer.sampler.device
     generator = torch.Generator(device).manual_seed(123)
-    if method.energy_model is not None:  # after a few steps it would hardly say anything yet
-        for head in (module for module in method.energy_model.modules() if isinstance(module, Head)):
+    if method.learned is not None:  # after a few steps it would hardly say anything yet
+        for head in (module for module in method.learned.model.modules() if isinstance(module, Head)):
             torch.nn.init.normal_(head.linear.weight, std=head.linear.in_features**-0.5, generator=generator)
+    epsilon = 0.0 if method.learned is None else method.learned.options.epsilon
     x_1 = method.path.prior_sample((64,), 1.0, generator=generator, device=device)
-    t = torch.rand(64, generator=generator, device=device) * (1 - method.options.epsilon) * 0.98 + 0.01
+    t = torch.rand(64, generator=generator, device=device) * (1 - epsilon) * 0.98 + 0.01
     x_t = method.path.sample(x_1, t, generator=generator)
 
     law = method.options.proposal
@@ -103,16 +104,16 @@ def check(trainer: Trainer) -> dict[str, float]:
 
     def found(seed: int, *, plain: bool = False) -> Estimate:
         energy: Any = method.energy
-        if method.energy_model is not None:
-            energy = method.energy_model if plain else method._learned_energy
+        if method.learned is not None:
+            energy = method.learned.model if plain else method.learned
         missing = {NETWORK_KERNELS, COUNTING_KERNELS, ENERGY_KERNELS} if plain else set()
         before, egm.util.triton._MISSING = egm.util.triton._MISSING, missing
         try:
             return estimate(
                 energy, method.path, method.processes, x_t, t,
-                r=1.0 if method.energy_model is None else t + method.options.epsilon, count=method.options.proposals,
+                r=1.0 if method.learned is None else t + method.learned.options.epsilon, count=method.options.proposals,
                 proposal=law, memory=method.options.memory,
-                state_bytes=method._activation_bytes, generator=torch.Generator(device).manual_seed(seed),
+                state_bytes=method.regression._learned_bytes, generator=torch.Generator(device).manual_seed(seed),
             )  # fmt: skip
         finally:
             egm.util.triton._MISSING = before

@@ -11,10 +11,12 @@ from typing import Any
 import torch
 
 from egm import recipes
-from egm.config.build import make_config, make_method, make_path, make_processes, make_sampler, make_target
-from egm.config.options import split_options
+from egm.config.request import Request
+from egm.config.targets import make_target
+from egm.methods.registry import find_method
+from egm.methods.trained import Trained
+from egm.sampler import Sampler
 from egm.simulation.capture import WARM_UP
-from egm.train.progress import Silent
 from egm.train.trainer import Trainer
 
 STEPS = 5  # gradient steps timed together
@@ -27,22 +29,22 @@ def trainer_of(recipe: str, method: str, device: str, **changes: Any) -> Trainer
     The replay buffer of EGM and EGM-BS is full of reference draws; that of EGM-SP is empty, its draws need weights.
     """
     given: Mapping[str, Any] = {**recipes.load(recipe, method), **changes}
-    target = make_target(given["target"])
-    path = make_path(target.space, given.get("paths", {}))
-    chosen = make_processes(path, given.get("processes", {}))
-    options = split_options(method, {name: value for name, value in given.items() if name not in NOT_OPTIONS})
-    config = make_config(
-        target, method=method, source=None, path=path, chosen=chosen, network=given["network"],
-        energy_network=given.get("energy_network"), options=options, steps=10**6, time_limit=None, seed=0,
-        device=device, dtype="float32", notes={},
+    target, kind = make_target(given["target"]), find_method(method)
+    if not isinstance(kind, Trained):
+        raise ValueError(f"{method} trains nothing")
+    options = {name: value for name, value in given.items() if name not in NOT_OPTIONS}
+    trainer = kind.begin(
+        Request(
+            target, method, 10**6, None, 0, torch.device(device), "float32", options, network=given["network"],
+            energy_network=given.get("energy_network") if kind.learns_energy else None, paths=given.get("paths", {}),
+            processes=given.get("processes", {}), start=None, run=None, progress=False, tensorboard=False, source=None,
+            notes={},
+        )
     )  # fmt: skip
-    sampler = make_sampler(config, target, network=None, device=torch.device(device))
-    made = make_method(config, sampler)
-    trainer = Trainer(made, sampler, options[0], steps=10**6, time_limit=None, seed=0, progress=Silent())
     if method != "egm-sp":
         generator = torch.Generator(device).manual_seed(0)
-        x = path.space.reference_sample(options[0].buffer, generator=generator, device=device)
-        trainer.buffer.add(path.space.to_latent(x))
+        x = target.space.reference_sample(trainer.options.buffer, generator=generator, device=device)
+        trainer.buffer.add(target.space.to_latent(x))
     return trainer
 
 
@@ -78,7 +80,7 @@ def timed(trainer: Trainer, device: str, *, draws: int | None = None, repeats: i
 
     Memory is what torch has allocated at most from before the recording on (a replay allocates nothing); None on a CPU.
     """
-    if draws is not None:
+    if draws is not None and isinstance(trainer.sampler, Sampler):
         trainer.sampler.solver = "auto"  # first hitting: a call of the network for each site
 
     def run() -> None:

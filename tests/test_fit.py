@@ -11,17 +11,26 @@ from torch import nn
 
 import egm
 from egm import processes
-from egm.config.options import split_options
-from egm.methods.egm_options import EGMOptions
+from egm.methods.egm_options import EGMBSOptions
+from egm.methods.registry import split_options
 from egm.paths import VE, CondOT, Cosine, Masked, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow, Jump, Superposition
 from egm.targets import Ising, JointMoG
 from egm.train.options import TrainingOptions
 from egm.train.trainer import Trainer
-from support.training import SMALL_BS, assert_same, assert_same_runs, interrupt_during, own_target, small, state_of
+from support.training import (
+    SMALL_BS,
+    as_sampler,
+    assert_same,
+    assert_same_runs,
+    interrupt_during,
+    own_target,
+    small,
+    state_of,
+)
 
 PLAIN: dict[str, Any] = {key: value for key, value in SMALL_BS.items() if "network" not in key}
-HINTS = {name: hint for group in (TrainingOptions, EGMOptions) for name, hint in get_type_hints(group).items()}
+HINTS = {name: hint for group in (TrainingOptions, EGMBSOptions) for name, hint in get_type_hints(group).items()}
 
 
 def fit(method="egm", *, target=None, steps=2, **options):
@@ -72,7 +81,7 @@ def test_own_modules_train_save_and_resume(tmp_path):
     energy_before = energy_network.layer.weight.clone()
     options = {**PLAIN, "network": network, "energy_network": energy_network, "ema": 0.0}
     sampler = egm.fit(JointMoG(dim=2), "egm-bs", steps=12, out=tmp_path, **options)
-    assert sampler.network is network
+    assert as_sampler(sampler).network is network
     assert network.calls > 12
     assert all(not torch.equal(x, before[name]) for name, x in network.state_dict().items())
     assert not torch.equal(energy_network.layer.weight, energy_before)
@@ -81,7 +90,7 @@ def test_own_modules_train_save_and_resume(tmp_path):
     assert sampler.config["energy_network"] == "user: OwnEnergy"
 
     again = egm.load(tmp_path, network=OwnNetwork())
-    assert_same(again.network.state_dict(), network.state_dict())
+    assert_same(as_sampler(again).network.state_dict(), network.state_dict())
     with pytest.raises(ValueError, match=r"network of its own \(OwnNetwork\); pass it as network="):
         egm.load(tmp_path)
     with pytest.raises(ValueError, match=r"network of its own \(OwnNetwork\); pass it as network="):
@@ -180,7 +189,7 @@ def test_double_precision_all_the_way(tmp_path, method, dtype):
     target = egm.Target(egm.Space(x=egm.Real(2), s=egm.Categorical(2, 2)), energy)
     sampler = fit(method, target=target, dtype=dtype, out=tmp_path, steps=8)
     assert seen == {torch.float64}
-    assert {p.dtype for p in sampler.network.parameters()} == {torch.float64}
+    assert {p.dtype for p in as_sampler(sampler).network.parameters()} == {torch.float64}
     assert sampler.sample(3)["x"].dtype == torch.float64
     assert sampler.config["dtype"] == "float64"
     state = state_of(tmp_path)
@@ -192,7 +201,7 @@ def test_double_precision_all_the_way(tmp_path, method, dtype):
 
 def test_single_precision_is_the_default():
     sampler = fit()
-    assert {p.dtype for p in sampler.network.parameters()} == {torch.float32}
+    assert {p.dtype for p in as_sampler(sampler).network.parameters()} == {torch.float32}
     assert sampler.sample(3)["x"].dtype == torch.float32
 
 
@@ -229,10 +238,10 @@ def test_paths_as_expressions_and_objects(untrained):
             "x": "VE(sigma_min=0.01, sigma_max=2.0)",
             "b": "Masked(schedule=Cosine())",
         }
-        path = sampler.path["x"]
+        path = as_sampler(sampler).path["x"]
         assert isinstance(path, VE)
         assert path.sigma_max == 2.0
-    assert isinstance(fit(paths={"b": "uniform"}).path["b"], Uniform)
+    assert isinstance(as_sampler(fit(paths={"b": "uniform"})).path["b"], Uniform)
     assert fit().config["paths"] == {"x": "CondOT()", "b": "Masked(schedule=Polynomial(power=1.0))"}
 
 
@@ -242,11 +251,11 @@ def test_processes_as_names_classes_and_objects():
     for choice in ("flow", "Flow()", Flow, Flow(path)):
         paths = {"x": path} if isinstance(choice, Flow) else {}
         sampler = fit(paths=paths, processes={"x": choice})
-        assert type(sampler.processes["x"]) is Flow
-        assert type(sampler.processes["b"]) is DiscreteJump
+        assert type(as_sampler(sampler).processes["x"]) is Flow
+        assert type(as_sampler(sampler).processes["b"]) is DiscreteJump
         assert sampler.config["processes"] == {"x": "Flow()", "b": "DiscreteJump()"}
-    assert type(fit().processes["x"]) is Diffusion
-    jump = fit(processes={"x": "jump(bins=16)"}).processes["x"]
+    assert type(as_sampler(fit()).processes["x"]) is Diffusion
+    jump = as_sampler(fit(processes={"x": "jump(bins=16)"})).processes["x"]
     assert isinstance(jump, Jump)
     assert jump.bins == 16
 
@@ -345,10 +354,10 @@ def test_fit_leaves_torchs_own_random_numbers_alone():
 #: a value outside of each number's range, where it has one
 OUTSIDE = {
     **dict.fromkeys(("batch_size", "inner_steps", "refresh", "buffer", "sample_steps", "refresh_steps"), 0),
-    **dict.fromkeys(("log_every", "evaluation_size", "proposals", "sites", "memory"), 0),
+    **dict.fromkeys(("log_every", "proposals", "sites", "memory"), 0),
     **dict.fromkeys(("checkpoint_every", "evaluate_every"), -1),
     **dict.fromkeys(("learning_rate", "energy_learning_rate", "clip_gradient", "clip_estimate"), 0.0),
-    **dict.fromkeys(("final_learning_rate", "weight_decay", "lambda_disc", "lambda_cont"), -0.1),
+    **dict.fromkeys(("final_learning_rate", "lambda_disc", "lambda_cont"), -0.1),
     **dict.fromkeys(("ema", "energy_ema"), 1.0),
     **dict.fromkeys(("ema_start", "energy_ema_start", "opening", "t_min"), 1.1),
     **{"epsilon": 1.0, "clip_energy": float("nan")},
@@ -391,8 +400,8 @@ def test_words_are_checked(name):
 
 
 def test_yes_or_no_is_checked():
-    assert split_options("egm-bs", {"forward_looking": False})[1] == EGMOptions(forward_looking=False)
-    assert split_options("egm-bs", {"forward_looking": None})[1] == EGMOptions()
+    assert split_options("egm-bs", {"forward_looking": False})[1] == EGMBSOptions(forward_looking=False)
+    assert split_options("egm-bs", {"forward_looking": None})[1] == EGMBSOptions()
     with pytest.raises(TypeError, match="forward_looking must be True or False or None, got 1"):
         split_options("egm-bs", {"forward_looking": 1})
 
@@ -410,8 +419,8 @@ def test_unknown_options_suggest_the_nearest():
 
 
 def test_defaults_pass_their_own_checks():
-    defaults = {f.name: f.default for group in (TrainingOptions, EGMOptions) for f in dataclasses.fields(group)}
-    assert split_options("egm-bs", defaults) == (TrainingOptions(), EGMOptions())
+    defaults = {f.name: f.default for group in (TrainingOptions, EGMBSOptions) for f in dataclasses.fields(group)}
+    assert split_options("egm-bs", defaults) == (TrainingOptions(), EGMBSOptions())
 
 
 @pytest.mark.parametrize(

@@ -3,26 +3,15 @@
 import pytest
 
 from egm import recipes
-from egm.baselines.chains import chain_options, make_kernel
-from egm.config.build import (
-    make_body,
-    make_config,
-    make_method,
-    make_path,
-    make_processes,
-    make_sampler,
-    make_target,
-    outputs_of,
-)
-from egm.config.options import split_options
-from egm.config.registry import METHODS
-from egm.util.expressions import describe
+from egm.baselines.chains import Chains
+from egm.config.targets import make_target
+from egm.methods.registry import METHODS
+from support.training import trainer_of
 
 COLUMNS = [
     *("ising5-b02", "ising5-b04", "ising10-b02", "ising10-b04", "ising15-b028"),
     *("gbrbm", "jointdw4", "jointmog", "manywell"),
 ]
-LIMITS = ("steps", "time_limit", "seed", "dtype")
 
 # From the paper: hidden units of EGM and EGM-BS, layers, learning rate of the energy model, ε, largest norm of the
 # regression target, largest energy estimate.
@@ -71,28 +60,22 @@ def test_every_column_of_the_tables_has_both_recipes():
 
 
 @pytest.mark.parametrize(
-    ("name", "method"), [(n, method) for n in recipes.names() for method in recipes.methods(n) if method in METHODS]
+    ("name", "method"),
+    [(n, method) for n in recipes.names() for method in recipes.methods(n) if METHODS[method].trains],
 )
 def test_every_recipe_builds(name, method):
     """Everything that `fit` makes before the first step."""
     recipe = recipes.load(name, method)
     assert recipe.pop("method") == method
     target = make_target(recipe.pop("target"))
-    kind = METHODS[method]
-    path = make_path(target.space, recipe.pop("paths", {}), reals=kind.path, symbols=kind.symbol_path)
-    chosen = make_processes(path, recipe.pop("processes", {}), default=kind.process)
-    network = describe(make_body(target.space, outputs_of(kind, chosen), recipe.pop("network")))
-    energy_network = recipe.pop("energy_network", None)
+    energy_network = recipe.get("energy_network")
     assert (energy_network is not None) == (method == "egm-bs")
-    limits = {key: recipe.pop(key, default) for key, default in zip(LIMITS, (None, None, 0, "float32"), strict=True)}
-    assert (limits["steps"] is None) != (limits["time_limit"] is None)
-    config = make_config(
-        target, method=method, source=None, path=path, chosen=chosen, network=network, energy_network=energy_network,
-        options=split_options(method, recipe), device="cpu", **limits,
-    )  # fmt: skip
-    assert config["target"] == repr(target)
-    made = make_method(config, make_sampler(config, target, network=None, device="cpu"))
-    assert (made.energy_model is not None) == (method in ("egm-bs", "bnem"))
+    assert ("steps" in recipe) != ("time_limit" in recipe)
+    parts = ("steps", "time_limit", "seed", "dtype", "paths", "processes", "network", "energy_network")
+    given = {name: recipe.pop(name) for name in parts if name in recipe}
+    trainer = trainer_of(target, method, options=recipe, **given)
+    assert trainer.sampler.config["target"] == repr(target)
+    assert ("energy_average" in trainer.method.modules()) == (method in ("egm-bs", "bnem"))
 
 
 @pytest.mark.parametrize("name", PUBLISHED_GIBBS)
@@ -100,7 +83,9 @@ def test_the_papers_gibbs_sampler(name):
     recipe = recipes.load(f"paper/{name}", "gibbs")  # nothing of what the methods with networks have in common
     target = make_target(recipe.pop("target"))
     assert recipe == {"method": "gibbs", "chains": 4, "steps": 6000}
-    kernel = make_kernel("gibbs", target, chain_options("gibbs", target.space, {"chains": 4}))
+    gibbs = METHODS["gibbs"]
+    assert isinstance(gibbs, Chains)
+    kernel = gibbs.kernel(target, gibbs.chosen("gibbs", target.space, {"chains": 4}))
     assert repr(kernel).startswith("Alternate([Gibbs(" if target.space.real else "Gibbs(")
     assert recipes.published(f"paper/{name}", "gibbs") == PUBLISHED_GIBBS[name]
 

@@ -21,6 +21,7 @@ from egm.spaces import Categorical, Real, Space
 from support.marginals import LabelledGaussians, TinyIsing
 from support.simulations import assert_ising
 from support.stats import assert_mean, assert_same_distribution, assert_variance
+from support.training import as_sampler
 
 TINY = {
     **{"batch_size": 8, "proposals": 4, "refresh": 16, "sample_steps": 4, "steps": 2, "device": "cpu"},
@@ -246,14 +247,14 @@ def test_a_saved_sampler_draws_the_same(make, options, tmp_path):
         options["energy_network"] = "MLP(width=8)"
     sampler = egm.fit(target, out=tmp_path / "run", **options)
     with torch.no_grad():  # far from its zero start, so that what is saved matters
-        for p in sampler.network.parameters():
+        for p in as_sampler(sampler).network.parameters():
             p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0), dtype=p.dtype))
     sampler.save(tmp_path / "saved")
     again = egm.load(tmp_path / "saved")
     assert repr(again.target) == repr(target)
     assert again.config == sampler.config
-    assert (again.steps, again.solver, again.t_min, again.dtype) == (
-        *(sampler.steps, sampler.solver, sampler.t_min, sampler.dtype),
+    assert (as_sampler(again).steps, as_sampler(again).solver, as_sampler(again).t_min, as_sampler(again).dtype) == (
+        *(as_sampler(sampler).steps, as_sampler(sampler).solver, as_sampler(sampler).t_min, as_sampler(sampler).dtype),
     )
     for steps in (None, 6):
         a, b = (one.sample(30, seed=2, steps=steps) for one in (sampler, again))
@@ -384,7 +385,7 @@ def test_saved_samplers_hold_every_option(tmp_path):
     sampler = egm.fit(own_target(), "egm", **{**TINY, "t_min": 0.125, "solver": "bridge", "sample_steps": 3})
     sampler.save(tmp_path)
     again = egm.load(tmp_path)
-    assert (again.t_min, again.solver, again.steps) == (0.125, "bridge", 3)
+    assert (as_sampler(again).t_min, as_sampler(again).solver, as_sampler(again).steps) == (0.125, "bridge", 3)
     assert math.isclose(again.config["learning_rate"], 1e-3)
-    assert isinstance(again.path["s"], type(sampler.path["s"]))
-    assert not isinstance(again.path["s"], Uniform)
+    assert isinstance(as_sampler(again).path["s"], type(as_sampler(sampler).path["s"]))
+    assert not isinstance(as_sampler(again).path["s"], Uniform)

@@ -6,13 +6,14 @@ from egm.baselines.chain_sampler import ChainSampler
 from egm.checking import check
 from egm.draws import Draws
 from egm.evaluation import evaluate
-from egm.sampler import Sampler
+from egm.sampler import AnySampler, Sampler
 from egm.simulation.smc import SMC
 from egm.spaces import Categorical, Real, Space, State
 from egm.targets import EnergyError, Target
 
 __all__ = [
     "SMC",
+    "AnySampler",
     "Categorical",
     "ChainSampler",
     "Draws",

@@ -15,9 +15,8 @@ from egm.config.options import without_removed
 from egm.config.parts import AnyProcess
 from egm.config.request import Request, checked_seed, device_of, dtype_name, limits
 from egm.config.targets import make_space, target_of
-from egm.methods.kind import Continuation, MethodKind
+from egm.methods.kind import Continuation
 from egm.methods.registry import METHODS, find_method, option_names
-from egm.network_sampler import NetworkSampler
 from egm.paths.product import AnyPath
 from egm.runs.directory import RunDirectory
 from egm.sampler import AnySampler
@@ -39,7 +38,7 @@ def fit(
     energy_network: nn.Module | str | None = None,
     paths: Mapping[str, str | AnyPath] | None = None,
     processes: Mapping[str, AnyProcess] | None = None,
-    start: NetworkSampler | str | Path | None = None,
+    start: AnySampler | str | Path | None = None,
     out: str | Path | None = None,
     progress: bool = True,
     tensorboard: bool = False,
@@ -92,7 +91,7 @@ def begin(
     energy_network: nn.Module | str | None = None,
     paths: Mapping[str, str | AnyPath] | None = None,
     processes: Mapping[str, AnyProcess] | None = None,
-    start: NetworkSampler | str | Path | None = None,
+    start: AnySampler | str | Path | None = None,
     out: str | Path | None = None,
     progress: bool = True,
     tensorboard: bool = False,
@@ -142,7 +141,7 @@ def resume(
     if extended:
         config |= limits(steps, time_limit)
     where = device_of(device or config["device"])
-    space, target = _space_and_target(config, target, required=True)
+    _, target = _space_and_target(config, target, required=True)
     if target is None:
         raise ValueError("training needs the target")
     return kind.resume(

@@ -1,6 +1,6 @@
 """What the samplers of trained networks share: draws in batches, with weights, energies and an upper bound.
 
-    log w = log_ratio − E(x_1),      ELBO = E[log w] ≤ log Z ≤ EUBO = E[log w over paths drawn backwards from the target]
+    log w = log_ratio − E(x_1),   ELBO = E[log w] ≤ log Z ≤ EUBO = E[log w of paths drawn backwards from the target]
 
 A sampler that simulates says how (`latent`, `reverse_log_ratio`); this file turns simulations into `Draws`.
 """

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from egm.draws import Draws
 from egm.estimation.energy_model import EnergyModel
+from egm.network_sampler import NO_TARGET, Exchange, NetworkSampler
 from egm.networks import predict
 from egm.networks.base import is_built_in, rounding
 from egm.paths.discrete import Masked
@@ -24,10 +25,10 @@ from egm.processes.base import Process
 from egm.processes.flow import Flow
 from egm.simulation.clock import Solver, SolverChoice, time_grid
 from egm.simulation.denoiser_error import DenoiserError
-from egm.network_sampler import NO_TARGET, Exchange, NetworkSampler
 from egm.simulation.path_weights import reverse_log_ratio, why_unweighted
 from egm.simulation.recorded_draws import RecordedDraws
 from egm.simulation.simulate import Simulation, simulate
+from egm.simulation.smc import SMC
 from egm.spaces import Space, State
 from egm.targets.base import Target
 
@@ -45,9 +46,14 @@ class AnySampler(Protocol):
         independent: whether draws are independent of each other.
     """
 
-    space: Space
-    target: Target | None
-    config: dict[str, Any]
+    @property
+    def space(self) -> Space: ...
+
+    @property
+    def target(self) -> Target | None: ...
+
+    @property
+    def config(self) -> dict[str, Any]: ...
 
     @property
     def device(self) -> torch.device: ...
@@ -67,8 +73,9 @@ class AnySampler(Protocol):
         batch_size: int | None = None,
         steps: int | None = None,
         weigh: bool = True,
+        smc: SMC | None = None,
     ) -> Draws:
-        """n draws."""
+        """n draws; an argument that a sampler has no use for is refused."""
         ...
 
     def why_unweighted(self, steps: int | None = None) -> str | None:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import egm
-from egm.baselines.chain_options import CHAIN_METHODS
 from egm.baselines.chain_run import ChainRun
 from egm.cli import main
+from egm.methods.registry import METHODS
 from support.cli_cases import ISING, OWN, config_of, results_of
 
 SHORT = ["--steps", "40", "--device", "cpu", "--progress", "false"]
@@ -131,4 +131,4 @@ def test_help_and_list_show_them(capsys):
     assert "inverse temperature of the hottest replica" in said
     assert main(["list", "methods"]) == 0
     said = capsys.readouterr().out
-    assert all(f"  {name}  " in said for name in CHAIN_METHODS)
+    assert all(f"  {name}  " in said for name, kind in METHODS.items() if not kind.trains)

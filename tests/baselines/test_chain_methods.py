@@ -7,11 +7,12 @@ import pytest
 import torch
 
 import egm
-from egm.baselines.chain_options import CHAIN_METHODS, ChainOptions
+from egm.baselines.chain_kernels import default_replicas
 from egm.baselines.chain_run import ChainRun
 from egm.baselines.chain_sampler import ChainSampler
-from egm.baselines.chains import default_replicas, make_kernel
+from egm.baselines.chains import Chains
 from egm.mcmc import r_hat
+from egm.methods.registry import METHODS
 from egm.runs.directory import RunDirectory
 from support.mcmc_laws import Lattice, Mixture
 from support.stats import assert_counts, assert_mean, z_limit
@@ -501,10 +502,12 @@ def test_targets_without_clusters_are_refused():
         egm.fit(WELL, "swendsen-wang", **QUIET)
 
 
-@pytest.mark.parametrize("method", CHAIN_METHODS)
+@pytest.mark.parametrize("method", [name for name, kind in METHODS.items() if isinstance(kind, Chains)])
 def test_every_method_has_a_kernel(method):
     target = WELL if method == "mala" else ISING
-    assert make_kernel(method, target, ChainOptions()).target is target
+    kind = METHODS[method]
+    assert isinstance(kind, Chains)
+    assert kind.kernel(target, kind.options()).target is target
 
 
 def test_energies_that_are_none_stop_the_run():

@@ -10,13 +10,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import egm
 from egm import targets
-from egm.baselines.leaps import FIRST_END, FreeEnergyRate, LeapsOptions, LeapsSampler, default_network
+from egm.baselines.leaps import FIRST_END, FreeEnergyRate, LeapsMCMCOptions, LeapsOptions, default_network
+from egm.baselines.leaps_sampler import LeapsSampler
 from egm.cli.main import main
-from egm.config.build import make_method
-from egm.runs.directory import RunDirectory
 from egm.simulation.smc import SMC
 from support.stats import assert_mean
-from support.training import assert_same, assert_same_runs, interrupt_during, metrics_of, state_of
+from support.training import assert_same, assert_same_runs, interrupt_during, metrics_of, state_of, trainer_of
 
 TINY: dict[str, Any] = {
     **{"batch_size": 8, "inner_steps": 6, "refresh": 4, "buffer": 40, "sample_steps": 7, "log_every": 7},
@@ -97,7 +96,10 @@ def test_stopped_runs_resume_bit_by_bit(tmp_path, monkeypatch, method):
         assert state["step"] == stop
         assert float(state["method"]["end"]) == pytest.approx(FIRST_END + (1 - FIRST_END) * (stop - 1) / 32)
         assert set(state["modules"]) == {"network", "free_energy"}
-        assert_same(sampler.network.state_dict(), egm.load(run).network.state_dict())
+        loaded = egm.load(run)
+        assert isinstance(sampler, LeapsSampler)
+        assert isinstance(loaded, LeapsSampler)
+        assert_same(sampler.network.state_dict(), loaded.network.state_dict())
         sampler = egm.resume(run, progress=False)
     assert_same_runs(run, whole)
     assert state_of(run)["buffer"]["states"]["s"].dtype == torch.uint8
@@ -133,10 +135,11 @@ class Waits(TorchDispatchMode):
 
 
 @METHODS
-def test_nothing_waits_for_the_device(tmp_path, method):
+def test_nothing_waits_for_the_device(method):
     target = ising()
-    sampler = egm.fit(target, method, steps=1, out=tmp_path, **TINY)
-    trainer_method = make_method(RunDirectory(tmp_path).read_config(), sampler)
+    options = {name: value for name, value in TINY.items() if name not in ("network", "device", "progress")}
+    trainer = trainer_of(target, method, steps=1, network=TINY["network"], options=options)
+    sampler, trainer_method = trainer.sampler, trainer.method
     generator = torch.Generator().manual_seed(0)
     with pytest.raises(AssertionError, match="waits"), Waits():
         float(torch.ones(()))
@@ -213,7 +216,7 @@ def test_what_is_refused():
     with pytest.raises(ValueError, match="sweeps is an option of leaps-mcmc"):
         egm.fit(ising(), "leaps", steps=1, sweeps=2, **TINY)
     with pytest.raises(ValueError, match="sweeps must be at least 1, got 0"):
-        LeapsOptions(sweeps=0)
+        LeapsMCMCOptions(sweeps=0)
     with pytest.raises(ValueError, match="anneal is a share of training"):
         LeapsOptions(anneal=1.5)
 
@@ -229,6 +232,7 @@ def test_a_sampler_without_its_target(tmp_path):
     target = egm.Target(ising().space, lambda s: ising().energy(s=s), name="own")
     egm.fit(target, "leaps", steps=1, out=tmp_path, **TINY)
     sampler = egm.load(tmp_path)
+    assert isinstance(sampler, LeapsSampler)
     draws = sampler.sample(5, seed=0)
     assert draws.log_weights is None
     assert "pass target=" in draws.problems()[0]

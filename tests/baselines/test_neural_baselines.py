@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import egm
-from egm.config.registry import METHODS
 from egm.estimation.estimators import estimate
+from egm.methods.registry import METHODS
 from egm.targets import Funnel, Ising, JointMoG
 from support.training import SMALL_SP, assert_same_runs, interrupt_during
 
@@ -87,7 +87,9 @@ def test_scores_go_with_egm_wherever_there_is_a_gradient():
 
 def test_centred_estimates_are_for_flows_and_diffusions(monkeypatch):
     asked = []
-    monkeypatch.setattr("egm.methods.egm.estimate", lambda *a, **k: asked.append(k["centred"]) or estimate(*a, **k))
+    monkeypatch.setattr(
+        "egm.methods.regression.estimate", lambda *a, **k: asked.append(k["centred"]) or estimate(*a, **k)
+    )
     for method, estimator in (("egm", "centred"), ("egm-bs", "centred"), ("iefm", "centred"), ("egm", "end-points")):
         asked.clear()
         egm.fit(Funnel(dim=2), method, estimator=estimator, proposals=4, **{**LOOP, **RUN})

@@ -8,7 +8,8 @@ import pytest
 import egm.recipes
 from bars import CPU, GPU, PEERS, Bar, line, missed
 
-SCORE = {"e_w1": {"mean": 1.2, "floor": 1.0}, "x_w2": {"mean": 0.9, "floor": 1.0}}
+FLOOR = {"floor": 1.0, "floor_pairs": 200}
+SCORE = {"e_w1": {"mean": 1.2, **FLOOR}, "x_w2": {"mean": 0.9, **FLOOR}}
 GOOD = {
     "recipe": "fast/a", "role": "main", "seed": 0, "repeats": 20, "energy_calls": 4_000_000, "train_seconds": 80.0,
     "concurrent": 1, "ess": 0.9, "log_z": 1.005, "log_z_exact": 1.0, "metrics": SCORE, "resampled": SCORE, "modes": 40,
@@ -32,9 +33,13 @@ def test_a_run_that_reaches_everything():
         ({"log_z": None}, "log Z off by more than 0.01"),
         ({"modes": None}, "None of 40 modes"),
         ({"log_z": 0.98}, "log Z off by more than 0.01"),
-        ({"metrics": {**SCORE, "x_w2": {"mean": 1.26, "floor": 1.0}}}, "x_w2 above the floor"),
-        ({"resampled": {"e_w1": {"mean": 1.26, "floor": 1.0}}}, "resampled e_w1 above the floor"),
-        ({"resampled": None}, "resampled e_w1 not evaluated 20 times"),
+        ({"metrics": {**SCORE, "x_w2": {"mean": 1.26, **FLOOR}}}, "x_w2 above the floor"),
+        ({"resampled": {"e_w1": {"mean": 1.26, **FLOOR}}}, "resampled e_w1 above the floor"),
+        (
+            {"resampled": {"e_w1": {"mean": 0.9, "floor": 1.0, "floor_pairs": 199}}},
+            "resampled e_w1 not evaluated 20 times, or its floor not from 200 pairs",
+        ),
+        ({"resampled": None}, "resampled e_w1 not evaluated 20 times, or its floor not from 200 pairs"),
         ({"modes": 39}, "39 of 40 modes"),
         ({"observables": {"left": {"mean": [0.15, 0.167]}}}, "left off by 0.011"),
     ],

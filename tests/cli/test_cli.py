@@ -13,9 +13,10 @@ import pytest
 
 import egm
 from egm.cli import main
+from egm.config.registry import PATHS, PROCESSES, TARGETS
 from egm.evaluation.records import _finite
-from egm.config.registry import OPTION_GROUPS, PATHS, PROCESSES, TARGETS, method_names
 from egm.methods.egm_options import EGMOptions
+from egm.methods.registry import METHODS, OPTION_GROUPS
 from egm.networks import NETWORKS
 from egm.train.options import TrainingOptions
 from support.cli_cases import ISING, OWN, TINY, TINY_SP, config_of, results_of
@@ -113,7 +114,7 @@ def test_options_go_over_a_recipe():
     assert notes["concurrent"] == 2
     assert notes["paper"] == {"e_w1": [0.33, 0.02], "x_w2": [0.63, 0.1]}
     assert notes["overrides"] == {
-        **{"batch_size": 8, "evaluation_size": 20, "learning_rate": 0.00123},
+        **{"batch_size": 8, "learning_rate": 0.00123},
         **{"network": "MLP(width=8)", "paths.v": "VP", "proposals": 4, "refresh": 16, "sample_steps": 4},
         "time_limit": 0.2,
     }
@@ -148,7 +149,7 @@ def test_every_option_reaches_the_run():
 
     groups = (TrainingOptions, EGMOptions)
     wanted = {f.name: other(f, get_type_hints(group)[f.name]) for group in groups for f in dataclasses.fields(group)}
-    wanted |= {"batch_size": 5, "proposals": 6, "refresh": 7, "evaluation_size": 9, "solver": "tau-leaping"}
+    wanted |= {"batch_size": 5, "proposals": 6, "refresh": 7, "solver": "tau-leaping"}
     wanted |= {"estimator": "end-points"}  # lattices have no scores
     argv = [token for name, value in wanted.items() for token in (f"--{name}", str(value))]
     argv += ["--network", "mlp(width=4)", "--steps", "2", "--progress", "false", "--method", "egm-bs"]
@@ -248,7 +249,7 @@ def test_list_shows_everything(monkeypatch, capsys, terminal):
     assert main(["list"]) == 0
     said = capsys.readouterr().out
     assert ("┃" in said) == terminal
-    names = [*(name.lower() for name in TARGETS), *PATHS, *PROCESSES, *NETWORKS, *egm.recipes.names(), *method_names()]
+    names = [*(name.lower() for name in TARGETS), *PATHS, *PROCESSES, *NETWORKS, *egm.recipes.names(), *METHODS]
     assert [name for name in names if name not in said] == []
     assert "size, beta, J=1.0, field=0.0" in said
     assert "exact, mcmc when large" in said

@@ -17,7 +17,7 @@ OPTIONS = [
     *("gbrbm", "--method", "egm-bs", "--device", "cpu", "--progress", "false", "--evaluate", "false"),
     *("--batch_size", "8", "--proposals", "4", "--refresh", "16", "--buffer", "40", "--inner_steps", "5"),
     *("--network", "MLP(width=8)", "--energy_network", "MLP(width=8)", "--sample_steps", "4", "--ema_start", "0.2"),
-    *("--log_every", "1", "--checkpoint_every", "7", "--evaluate_every", "16", "--evaluation_size", "20"),
+    *("--log_every", "1", "--checkpoint_every", "7", "--evaluate_every", "16"),
 ]
 
 

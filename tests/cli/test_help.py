@@ -8,11 +8,11 @@ import sys
 import pytest
 
 import egm
-from egm.baselines.chain_options import CHAIN_METHODS
 from egm.cli import main
 from egm.cli.completion import _commands, whole_parser
 from egm.cli.main import COMMANDS
-from egm.config.registry import METHODS, TARGETS, method_names
+from egm.config.registry import TARGETS
+from egm.methods.registry import METHODS
 
 LINES, COLUMNS = 40, 100
 
@@ -70,7 +70,7 @@ def test_lists_say_what_everything_is(capsys):
         (line,) = (line for line in lines if line.split()[:1] == [name])
         return max((part.strip() for part in line.strip().removeprefix(name).split("  ")), key=len)
 
-    for name in (*map(str.lower, TARGETS), *METHODS, *CHAIN_METHODS, *egm.recipes.names()):
+    for name in (*map(str.lower, TARGETS), *METHODS, *egm.recipes.names()):
         assert len(described(name).split()) > 1, name
     assert any("The Ising model on a periodic square lattice" in line for line in lines)
     assert any("Shorter settings than the paper's for its mixed table, GB-RBM" in line for line in lines)
@@ -98,7 +98,7 @@ def test_every_command_is_copied_with_its_options():
     ):
         assert option in copies[name]._option_string_actions
     (method,) = (action for action in copies["train"]._actions if action.dest == "method")
-    assert tuple(method.choices or ()) == method_names()
+    assert tuple(method.choices or ()) == METHODS
 
 
 def script(shell, capsys):

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import pytest
 
 import egm
-from egm.config import registry
-from egm.config.build import make_path
-from egm.config.registry import MethodKind, register, register_method
+from egm.config.parts import make_path
+from egm.config.registry import register
+from egm.methods import Trained, register_method
 from egm.methods.egm import EGM
 from egm.methods.egm_options import EGMOptions
+from egm.methods.registry import METHODS, OPTION_GROUPS
 from egm.spaces import Categorical, Real, Space
 from support.registries import kept
 
@@ -85,7 +86,7 @@ def test_names_of_the_library_are_not_taken(name):
     with pytest.raises(ValueError, match=f"'{name}' is a name of the library's own"):
         register(type(name, (Steeper,), {}))
     with pytest.raises(ValueError, match=f"'{name}' is a name of the library's own"):
-        register_method(name, MethodKind("mine", EGM, EGMOptions))
+        register_method(name, Trained("mine", EGM, EGMOptions))
 
 
 def test_methods_bring_options_whose_names_are_new():
@@ -93,14 +94,14 @@ def test_methods_bring_options_whose_names_are_new():
     class Clashing:
         proposals: int = 3
 
-    with pytest.raises(ValueError, match=r"proposals of 'mine' is an option of EGM and EGM-BS.*choose another name"):
-        register_method("mine", MethodKind("mine", EGM, Clashing))
-    assert "mine" not in registry.method_names()
-    register_method("mine", MethodKind("first", EGM, Options))
-    assert registry.OPTION_GROUPS["mine"] is Options
-    register_method("mine", MethodKind("second", EGM, EGMOptions, {"proposals": 2}))  # a cell that is run again
-    assert registry.METHODS["mine"].about == "second"
-    assert "mine" not in registry.OPTION_GROUPS
+    with pytest.raises(ValueError, match=r"proposals of 'mine' is an option of estimates \(EGM.*choose another name"):
+        register_method("mine", Trained("mine", EGM, Clashing))
+    assert "mine" not in METHODS
+    register_method("mine", Trained("first", EGM, Options))
+    assert OPTION_GROUPS["mine"] is Options
+    register_method("mine", Trained("second", EGM, EGMOptions, {"proposals": 2}))  # a cell that is run again
+    assert METHODS["mine"].about == "second"
+    assert "mine" not in OPTION_GROUPS
     sampler = egm.fit(gaussian(), "mine", **TINY)
     assert (sampler.config["method"], sampler.config["proposals"]) == ("mine", 2)
 
@@ -110,14 +111,14 @@ def test_recipes_have_sections_for_registered_methods(tmp_path):
     file.write_text("target: Funnel(dim=2)\nmine: {patience_of_mine: 5}\n", encoding="utf-8")
     with pytest.raises(ValueError, match="'mine' is not a section of the recipe"):
         egm.recipes.read(str(file))
-    register_method("mine", MethodKind("mine", EGM, Options))
+    register_method("mine", Trained("mine", EGM, Options))
     assert egm.recipes.load(str(file), "mine") == {"target": "Funnel(dim=2)", "method": "mine", "patience_of_mine": 5}
     assert egm.recipes.methods(str(file)) == ["mine"]
 
 
 def test_runs_of_unknown_methods_say_what_to_import(tmp_path):
     with kept():
-        register_method("mine", MethodKind("mine", EGM, EGMOptions, {"proposals": 2}))
+        register_method("mine", Trained("mine", EGM, EGMOptions, {"proposals": 2}))
         egm.fit(gaussian(), "mine", out=tmp_path / "run", **TINY)
         assert egm.load(tmp_path / "run").config["method"] == "mine"
     with pytest.raises(ValueError, match=re.escape("the method 'mine' is not known here")):

@@ -8,7 +8,7 @@ from egm.cli import main
 from egm.networks import MLP, LatticeConv, Symmetrised
 from egm.targets import Ising, JointMoG, Potts
 from support.cli_cases import ISING, TINY, TINY_SP, config_of, results_of
-from support.training import small
+from support.training import as_sampler, small
 
 
 def fit(method="egm-sp", target=None, **options):
@@ -50,12 +50,12 @@ def test_each_method_has_its_default_and_both_can_be_asked_for(tmp_path, method,
     assert trained.config["symmetries"] is built
     assert trained.config["target_symmetries"] == ["spin-flip", "translation"]
     for sampler in (trained, egm.load(tmp_path)):
-        body = sampler.network.body
+        body = as_sampler(sampler).network.body
         assert type(body) is (Symmetrised if built else MLP)
-        error = flip_error(sampler.network)
+        error = flip_error(as_sampler(sampler).network)
         assert error < 1e-5 if built else error > 0.01
-    if trained.energy_model is not None:
-        error = energy_error(trained.energy_model)
+    if as_sampler(trained).energy_model is not None:
+        error = energy_error(as_sampler(trained).energy_model)
         assert error < 1e-5 if built else error > 1e-4
     record = egm.evaluate(egm.load(tmp_path), n=20, repeats=2, floor_pairs=2, metrics=["e_w1"])
     assert record["symmetries"] == (["spin-flip"] if built else [])
@@ -76,7 +76,8 @@ def test_what_is_recorded_is_what_the_network_has(target, options, expected):
     sampler = fit(target=target, **{"steps": 1, **options})
     record = egm.evaluate(sampler, n=10, repeats=2, floor_pairs=2, metrics=["e_w1"])
     assert record["symmetries"] == expected
-    inner = sampler.network.body.network if isinstance(sampler.network.body, Symmetrised) else sampler.network.body
+    body = as_sampler(sampler).network.body
+    inner = body.network if isinstance(body, Symmetrised) else body
     assert isinstance(inner, LatticeConv) == ("translation" in expected)
 
 

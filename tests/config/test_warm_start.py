@@ -11,7 +11,7 @@ from egm.networks import Symmetrised
 from egm.targets import Ising, JointMoG
 from egm.train.trainer import Trainer
 from support.cli_cases import ISING, TINY_SP, config_of
-from support.training import SMALL, SMALL_BS, SMALL_SP, SPACES, assert_same
+from support.training import SMALL, SMALL_BS, SMALL_SP, SPACES, as_sampler, assert_same
 from test_fit import OwnNetwork
 
 PLAIN: dict[str, Any] = {name: value for name, value in SMALL_SP.items() if name != "network"}
@@ -100,7 +100,8 @@ def test_the_start_is_left_as_it_was(runs):
     before, files = learned(begun), {file.name: file.read_bytes() for file in folder.iterdir()}
     for start in (begun, folder):
         found = egm.fit(SPACES["mixed"](), steps=13, start=start, learning_rate=0.02, **PLAIN)
-        assert any(not torch.equal(x, before["network"][key]) for key, x in found.network.state_dict().items())
+        after = as_sampler(found).network.state_dict()
+        assert any(not torch.equal(x, before["network"][key]) for key, x in after.items())
         assert_same(learned(begun), before)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == files
 
@@ -127,7 +128,7 @@ def test_parts_are_those_of_the_start_unless_given(special):
     assert "sigma_max=2.0" in other.config["paths"]["x"]
     assert other.config["paths"]["b"] == own["paths"]["b"]
     assert other.config["processes"]["x"].startswith("Diffusion")
-    assert_same(other.network.state_dict(), special.network.state_dict())
+    assert_same(as_sampler(other).network.state_dict(), as_sampler(special).network.state_dict())
 
 
 @pytest.mark.parametrize("symmetries", [False, True])
@@ -139,8 +140,8 @@ def test_methods_follow_each_other(symmetries):
     third = egm.fit(Ising(3, 0.4), "egm-bs", steps=1, seed=2, start=second, **PLAIN_BS)
     for sampler in (begun, second, third):
         assert sampler.config["symmetries"] is symmetries
-        assert isinstance(sampler.network.body, Symmetrised) is symmetries
-        assert_same(sampler.network.state_dict(), begun.network.state_dict())
+        assert isinstance(as_sampler(sampler).network.body, Symmetrised) is symmetries
+        assert_same(as_sampler(sampler).network.state_dict(), as_sampler(begun).network.state_dict())
     assert third.config["method"] == "egm-bs"
 
 
@@ -158,7 +159,7 @@ def test_another_energy_on_the_same_space(runs, kind):
 def test_another_size_where_the_network_does_not_depend_on_it():
     begun = egm.fit(Ising(3, 0.4), steps=1, network="LatticeConv(width=4, depth=1)", **PLAIN)
     with torch.no_grad():
-        for parameter in begun.network.parameters():
+        for parameter in as_sampler(begun).network.parameters():
             parameter.add_(0.1)
     found = egm.fit(Ising(5, 0.4), steps=1, seed=5, start=begun, **PLAIN)
     assert_same(learned(found), learned(begun))
@@ -183,7 +184,7 @@ def test_own_networks_begin_with_one_another():
     second = OwnNetwork()
     assert not torch.equal(second.first.weight, first.first.weight)
     found = egm.fit(JointMoG(dim=2), steps=1, start=begun, network=second, **PLAIN)
-    assert found.network is second
+    assert as_sampler(found).network is second
     assert_same(second.state_dict(), first.state_dict())
     with torch.no_grad():
         second.first.weight.add_(1.0)

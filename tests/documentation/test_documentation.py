@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import egm
-from egm.config.registry import OPTION_GROUPS
+from egm.methods.registry import OPTION_GROUPS
 from egm.util.extras import MissingPackage
 from support.conditions import missing, package
 from support.pages import DOCS, PAGES, ROOT, SHELL, TOGETHER, Block, blocks, files, name_of, prose, spans

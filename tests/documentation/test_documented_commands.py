@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from egm.baselines.chain_options import CHAIN_METHODS
 from egm.cli import main
 from egm.cli.main import COMMANDS
 from egm.cli.parsing import peek, without
+from egm.methods.registry import METHODS
 from support import command_rules
 from support.cli_cases import OWN, TINY, TINY_SP
 from support.command_rules import RULES
@@ -132,7 +132,7 @@ def shortened_training(argv: list[str]) -> list[str]:
         return [*argv, "--evaluate", "false", "--progress", "false"]
     method = peek(argv, "--method") or "egm-sp"
     small = TINY_SP if method == "egm-sp" else TINY
-    if method in CHAIN_METHODS:
+    if not METHODS[method].trains:
         small = ["--warmup", "2", "--progress", "false", "--device", "cpu"]
     if not any(peek(argv, name) for name in LIMITS):
         small = [*small, "--steps", "2"]

@@ -17,8 +17,9 @@ from torch import nn
 
 import egm
 from egm.cli import main
-from egm.config.build import make_target
-from egm.config.registry import METHODS, register_method
+from egm.config.targets import make_target
+from egm.methods import Trained
+from egm.methods.registry import METHODS, register_method
 from egm.paths import CondOT, Masked
 from egm.spaces.variables import Real
 from egm.targets.guard import EnergyGuard
@@ -361,7 +362,9 @@ def test_the_method_trains_to_the_exact_law_and_its_controls_do_not(method):
             flat = egm.Target(energy.target.space, lambda s: torch.zeros(s.shape[:-2]))
             super().__init__(EnergyGuard(flat), *parts, **options)
 
-    register_method("blind", replace(METHODS["log-variance"], method=Blind))
+    kind = METHODS["log-variance"]
+    assert isinstance(kind, Trained)
+    register_method("blind", replace(kind, method=Blind))
     assert distance("log-variance", steps=200) < limit
     assert distance("log-variance", steps=1, learning_rate=1e-12) > limit
     assert distance("blind", steps=100) > limit

@@ -9,7 +9,7 @@ import egm
 from egm.estimation.estimators import estimate
 from egm.estimation.proposals import OwnSteps, make_proposals
 from egm.methods.egm import EGM
-from egm.methods.egm_options import EGMOptions
+from egm.methods.egm_options import EGMBSOptions
 from egm.paths import VE, VP, CondOT, Masked, ProductPath, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow
 from egm.runs.directory import RunDirectory
@@ -198,7 +198,7 @@ class Rough(torch.nn.Module):
 def method_with(oracle, model, *, network=Rough, **options):
     return EGM(
         EnergyGuard(oracle.target), oracle.path, oracle.processes, network(oracle), energy_model=model,
-        options=EGMOptions(proposal="sampler", **options), error=DenoiserError(oracle.path),
+        options=EGMBSOptions(proposal="sampler", **options), error=DenoiserError(oracle.path),
     )  # fmt: skip
 
 
@@ -214,7 +214,7 @@ def test_with_exact_energies_the_targets_are_the_exact_denoiser(name, network):
     method = method_with(oracle, Exact(oracle), network=network, **options)
     x_t, t, got, _, energy = method.regression(end_points(oracle, n), first=False, generator=seeded(3))
     assert not any(x.requires_grad for x in (energy, *got.prediction.values()))  # targets, which train nothing
-    far = method.times(n, seeded(3))[1]
+    far = method.regression.times(n, seeded(3))[1]
     assert 200 < far < n - 80
     for key, exact in oracle.prediction(x_t, t.double()).items():
         wrong = network is Ignorant and bool(oracle.path.space.real)
@@ -230,9 +230,11 @@ def test_each_state_is_proposed_for_by_its_own_prediction(monkeypatch):
     monkeypatch.setattr(model, "energy", lambda x_r, r: asked.append((x_r["x"], r)) or torch.zeros_like(x_r["x"]))
     method = method_with(oracle, model, proposals=4000, epsilon=0.1, t_min=0.1)
     own = torch.linspace(-20, 20, n)
-    monkeypatch.setattr("egm.methods.egm.predict", lambda network, processes, x_t, t: {"x": own[: len(t)].double()})
+    monkeypatch.setattr(
+        "egm.methods.regression.predict", lambda network, processes, x_t, t: {"x": own[: len(t)].double()}
+    )
     x_t, t, *_ = method.regression(end_points(oracle, n), first=False, generator=seeded())
-    far = method.times(n, seeded())[1]
+    far = method.regression.times(n, seeded())[1]
     x_r, r = torch.cat([x.double() for x, _ in asked]), asked[0][1]
     mean, _, _ = oracle.path["x"].bridge(x_t["x"][:far], own[:far].double(), t[:far], r)  # type: ignore[union-attr]
     torch.testing.assert_close(x_r.mean(0), mean, rtol=0, atol=0.05)
@@ -247,7 +249,7 @@ def test_end_points_further_than_epsilon_are_by_the_reference_law(monkeypatch, t
         laws.append((proposal, options["r"]))
         return estimate(*args, proposal=proposal, **options)
 
-    monkeypatch.setattr("egm.methods.egm.estimate", kept)
+    monkeypatch.setattr("egm.methods.regression.estimate", kept)
     method = method_with(oracle, Exact(oracle), proposals=16, epsilon=0.25, t_min=0.1, energy_target=target)
     _, t, *_ = method.regression(end_points(oracle, 50), first=False, generator=seeded())
     (last, one), (first, r) = laws

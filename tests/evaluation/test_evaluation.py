@@ -11,7 +11,7 @@ import torch
 
 import egm
 from egm import targets
-from egm.config.build import make_target
+from egm.config.targets import make_target
 from egm.draws import Draws
 from egm.evaluation.scores import metrics_of, quick_scores
 from egm.metrics import floor, floors
@@ -21,7 +21,7 @@ from egm.targets.base import Target
 from egm.util.seeds import derive_seed
 from support.reference_cases import ByMCMC
 from support.stats import z_limit
-from support.training import SMALL, make_trainer, own_target
+from support.training import SMALL, fit, make_trainer, own_target
 
 RECORD = {
     *("target", "method", "seed", "n", "repeats", "metrics", "resampled", "ess", "log_z", "log_z_stderr", "elbo"),
@@ -391,7 +391,7 @@ def test_the_metrics_of_each_kind_of_target(target, expected):
 
 
 def test_targets_without_a_reference_or_without_a_target():
-    sampler = egm.fit(own_target(), "egm", steps=1, **SMALL)
+    sampler = fit(own_target(), "egm", steps=1, **SMALL)
     with pytest.raises(NotImplementedError, match="no exact sampler"):
         egm.evaluate(sampler, n=10, repeats=2)
     sampler.target = None

@@ -8,15 +8,16 @@ from scipy import stats as scipy_stats
 from torch import nn
 
 from egm.estimation.energy_model import EnergyModel
-from egm.methods.base import T_MAX
-from egm.methods.egm import EGM, STAGES, default_t_min
-from egm.methods.egm_options import EGMOptions
+from egm.methods.egm import EGM
+from egm.methods.egm_options import EGMBSOptions, EGMOptions
+from egm.methods.regression import STAGES, default_t_min
 from egm.paths import VE, VP, CondOT, Masked, ProductPath, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow, Jump
 from egm.spaces import Categorical, Real, Space
 from egm.targets import Ising, Target
 from egm.targets.guard import EnergyGuard
 from egm.train.buffer import ReplayBuffer
+from egm.train.method import T_MAX
 from support.egm_cases import ORACLES, Constant, Exact, Outputs, end_points, method_of, seeded
 from support.marginals import LabelledGaussians, TinyIsing
 from support.stats import FAILURE_RATE
@@ -32,7 +33,7 @@ def test_times_are_stratified_and_those_bootstrapped_end_before_one(n, epsilon, 
     method = method_of(oracle, n, model=Exact(oracle), epsilon=epsilon, t_min=t_min)
     low = t_min or 0.0
     for seed in range(20):
-        t, far = method.times(n, seeded(seed))
+        t, far = method.regression.times(n, seeded(seed))
         assert t.shape == (n,)
         edges = torch.linspace(low, T_MAX, n + 1, dtype=torch.float64)
         assert bool((t >= edges[:-1] - 1e-6).all())  # one time in every interval, so ascending
@@ -45,7 +46,7 @@ def test_times_are_stratified_and_those_bootstrapped_end_before_one(n, epsilon, 
 
 def test_times_without_an_energy_model_all_end_at_one():
     method = method_of(TinyIsing(), 50, epsilon=0.1)
-    assert method.times(50, seeded())[1] == 0
+    assert method.regression.times(50, seeded())[1] == 0
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_times_open_from_late_to_early(progress, opened):
     method = method_of(oracle, 1000, model=Exact(oracle), epsilon=0.1, t_min=0.05, opening=0.4)
     if progress is not None:
         method.after_step(progress)
-    t, far = method.times(1000, seeded())
+    t, far = method.regression.times(1000, seeded())
     start = T_MAX - opened * (T_MAX - 0.05)
     assert float(t[0]) == pytest.approx(start, abs=2e-3)
     edges = torch.linspace(start, T_MAX, 1001, dtype=torch.float64)
@@ -69,7 +70,7 @@ def test_without_opening_all_times_are_there_from_the_first():
     oracle = TinyIsing()
     method = method_of(oracle, 1000, model=Exact(oracle))
     phase = method.phase
-    assert float(method.times(1000, seeded())[0][0]) < 1e-3
+    assert float(method.regression.times(1000, seeded())[0][0]) < 1e-3
     method.after_step(0.0)
     assert method.phase == (True, phase[1])
 
@@ -82,16 +83,16 @@ def test_times_do_not_close_again():
     method.after_step(0.1)  # of a run that was extended
     assert method.phase == half
     other = method_of(oracle, 8, model=Exact(oracle), opening=0.5)
-    assert other.times(8, seeded())[0][0] > method.times(8, seeded())[0][0]
+    assert other.regression.times(8, seeded())[0][0] > method.regression.times(8, seeded())[0][0]
     other.load_state_dict(kept, ReplayBuffer(8))
-    assert torch.equal(other.times(8, seeded())[0], method.times(8, seeded())[0])
+    assert torch.equal(other.regression.times(8, seeded())[0], method.regression.times(8, seeded())[0])
 
 
 def test_times_are_uniform():
     method = method_of(TinyIsing(), 7, t_min=0.2)
-    t = torch.cat([method.times(7, seeded(seed))[0] for seed in range(400)]).double()
+    t = torch.cat([method.regression.times(7, seeded(seed))[0] for seed in range(400)]).double()
     assert scipy_stats.kstest(t.numpy(), "uniform", (0.2, T_MAX - 0.2)).pvalue >= FAILURE_RATE
-    inside = torch.stack([method.times(7, seeded(seed))[0] for seed in range(400)]).double()
+    inside = torch.stack([method.regression.times(7, seeded(seed))[0] for seed in range(400)]).double()
     where = (inside - 0.2) / (T_MAX - 0.2) * 7 - torch.arange(7)  # within each interval as well
     assert scipy_stats.kstest(where.flatten().numpy(), "uniform").pvalue >= FAILURE_RATE
 
@@ -106,8 +107,8 @@ def test_the_smallest_time_avoids_singular_proposals():
     assert least(VE, Masked) == 0
     assert [least(CondOT, Masked), least(VP, Masked), least(VE, Uniform)] == [0.01] * 3
     oracle = LabelledGaussians()
-    assert method_of(oracle, 3).t_min == 0.01
-    assert method_of(oracle, 3, t_min=0.0).t_min == 0
+    assert method_of(oracle, 3).regression.t_min == 0.01
+    assert method_of(oracle, 3, t_min=0.0).regression.t_min == 0
 
 
 # ---------------------------------------------------------------------- energy calls
@@ -120,7 +121,7 @@ def ising_method(n, *, size=3, model=True, forward_looking=None, **options):
     energy_model = EnergyModel(Scaled(), path, target, forward_looking=forward_looking) if model else None
     return EGM(
         EnergyGuard(target), path, processes, Outputs(processes, n), energy_model=energy_model,
-        options=EGMOptions(**options),
+        options=EGMBSOptions(**options) if model else EGMOptions(**options),
     )  # fmt: skip
 
 
@@ -170,13 +171,13 @@ def test_energy_calls_of_a_step(options, blind, looking, epsilon, forward_lookin
     """K of the true energy for each state that needs it; partial energies for every state that E^φ sees."""
     method = ising_method(N, proposals=K, epsilon=epsilon, forward_looking=forward_looking, **options)
     x_1 = {"s": method.path.space["s"].uniform((N,), generator=seeded())}  # type: ignore[union-attr]
-    _, far = method.times(N, seeded())
+    _, far = method.regression.times(N, seeded())
     assert far == (0 if "model" in options else {0.05: 19, 0.3: 14}[epsilon])
-    expected = (looking if forward_looking and method.energy_model is not None else blind)(far)
+    expected = (looking if forward_looking and method.learned is not None else blind)(far)
     for first in (True, False, False):
         method.energy.target.energy_calls = 0
         method.losses(x_1, first=first, generator=seeded())
-        calibration = N * K + N * forward_looking if first and method.energy_model is not None else 0
+        calibration = N * K + N * forward_looking if first and method.learned is not None else 0
         assert method.energy.target.energy_calls == expected + calibration
 
 
@@ -186,7 +187,7 @@ def test_energy_calls_on_a_mixed_space():
     for options, direct in (({"energy_target": "direct"}, True), ({}, False)):
         for bootstrap in ("proposals", "single-site"):
             method = method_of(oracle, n, model=Exact(oracle), proposals=9, epsilon=0.2, bootstrap=bootstrap, **options)  # type: ignore[arg-type]
-            _, far = method.times(n, seeded())
+            _, far = method.regression.times(n, seeded())
             oracle.target.energy_calls = 0
             method.losses(end_points(oracle, n), first=False, generator=seeded())
             assert oracle.target.energy_calls == 9 * (n if direct else n - far)
@@ -200,7 +201,7 @@ def test_bootstrapping_a_continuous_jump_is_refused():
     processes = {**oracle.processes, "x": Jump(oracle.path["x"])}  # type: ignore[arg-type]
     arguments = (EnergyGuard(oracle.target), oracle.path, processes, Outputs(processes, 3))
     with pytest.raises(ValueError, match=r"egm-bs cannot train the continuous jump of 'x': .* use method='egm'"):
-        EGM(*arguments, energy_model=Exact(oracle), options=EGMOptions())  # type: ignore[arg-type]
+        EGM(*arguments, energy_model=Exact(oracle), options=EGMBSOptions())  # type: ignore[arg-type]
     EGM(*arguments, energy_model=None, options=EGMOptions())
 
 
@@ -233,7 +234,7 @@ def test_states_without_a_legal_proposal_do_not_count(make, proposal, bootstrapp
     model = EnergyModel(Constant(), path, target) if bootstrapped else None
     method = EGM(
         EnergyGuard(target), path, processes, network, energy_model=model,
-        options=EGMOptions(proposals=64, t_min=0.9, proposal=proposal, epsilon=0.03),  # type: ignore[arg-type]
+        options=EGMBSOptions(proposals=64, t_min=0.9, proposal=proposal, epsilon=0.03),  # type: ignore[arg-type]
     )  # fmt: skip
     good = torch.arange(n) % 2 == 0
     x_1 = {"x": torch.where(good, 3.0, -3.0)[:, None], "b": torch.zeros(n, dtype=torch.int64)}
@@ -242,7 +243,7 @@ def test_states_without_a_legal_proposal_do_not_count(make, proposal, bootstrapp
     assert all(bool(torch.isfinite(value.detach())) for value in losses.values())
     gradient = network.values["x"].grad
     assert gradient is not None
-    _, far = method.times(n, seeded())
+    _, far = method.regression.times(n, seeded())
     zero_density = ~good & (torch.arange(n) >= far)  # before, E^φ stands in for the energy, and is finite
     assert float(gradient[zero_density].abs().max()) == 0
     assert float(gradient[good].abs().amax(tuple(range(1, gradient.ndim))).min()) > 0
@@ -284,12 +285,12 @@ def test_the_first_step_sets_the_units_and_no_other_does():
 
     real = ising_method(N, proposals=500, epsilon=0.05, forward_looking=False)
     x_1 = {"s": real.path.space["s"].uniform((N,), generator=seeded())}  # type: ignore[union-attr]
-    assert real.energy_model is not None
+    assert real.learned is not None
     real.losses(x_1, first=False, generator=seeded())
-    assert (float(real.energy_model.offset), float(real.energy_model.scale)) == (0.0, 1.0)
+    assert (float(real.learned.model.offset), float(real.learned.model.scale)) == (0.0, 1.0)
     real.losses(x_1, first=True, generator=seeded())
     # revealed spins bring their known part of E, 9 masked ones −log Z + 9 log 2: the units are those of such residuals
-    assert -4 < float(real.energy_model.offset) < -1
+    assert -4 < float(real.learned.model.offset) < -1
 
 
 def constant_method(**options):
@@ -301,7 +302,7 @@ def constant_method(**options):
 def learned(method, model, start):
     """What E^φ adds to its known part when it is asked for weights."""
     t = torch.tensor(0.5)
-    return float((method._learned_energy(start, t) - model.known(start, t)).detach())
+    return float((method.learned(start, t) - model.known(start, t)).detach())
 
 
 def test_estimates_use_the_running_average_once_it_has_begun():
@@ -339,8 +340,8 @@ def test_gradients_reach_the_networks_and_not_the_average():
     losses = method.losses(end_points(oracle, 8), first=True, generator=seeded())
     losses["loss"].backward()
     torch.testing.assert_close(losses["loss"].detach(), losses["sampler_loss"] + losses["energy_loss"])
-    assert method.average is not None
-    assert all(not p.requires_grad and p.grad is None for p in method.average.parameters())
+    assert method.learned is not None
+    assert all(not p.requires_grad and p.grad is None for p in method.learned.average.parameters())
     assert model.network.value.grad is not None  # type: ignore[union-attr]
     assert all(p.grad is not None for p in method.network.parameters())
 
@@ -365,18 +366,16 @@ def test_modules_and_learning_rates():
     assert list(plain.modules()) == ["network"]
     assert [group["lr"] for group in plain.parameter_groups(0.1)] == [0.1]
     assert not plain.averaging
-    with pytest.raises(ValueError, match="EGM has no energy model"):
-        plain._learned_energy(ORACLES["mixed"].start(), 0.5)
 
 
 def test_options_out_of_range_are_named():
     for epsilon in (0.0, 1.0, -0.1, 0.0005):
         with pytest.raises(ValueError, match=f"epsilon is a step in time .* got {epsilon}"):
-            EGMOptions(epsilon=epsilon)
-    with pytest.raises(ValueError, match="proposals and sites must be at least 1, got 0 and 8"):
+            EGMBSOptions(epsilon=epsilon)
+    with pytest.raises(ValueError, match="proposals must be at least 1, got 0"):
         EGMOptions(proposals=0)
-    with pytest.raises(ValueError, match="proposals and sites must be at least 1, got 512 and 0"):
-        EGMOptions(sites=0)
+    with pytest.raises(ValueError, match="sites must be at least 1, got 0"):
+        EGMBSOptions(sites=0)
     for t_min in (-0.1, T_MAX, 1.0):
         with pytest.raises(ValueError, match=rf"t_min must lie in \[0, {T_MAX}\), got {t_min}"):
             EGMOptions(t_min=t_min)

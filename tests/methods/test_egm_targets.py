@@ -10,7 +10,7 @@ import egm.methods.egm as module
 from egm.estimation.energy_model import EnergyModel
 from egm.estimation.losses import variable_loss
 from egm.methods.egm import EGM
-from egm.methods.egm_options import EGMOptions
+from egm.methods.egm_options import EGMBSOptions
 from egm.paths import ProductPath
 from egm.processes import DiscreteJump
 from egm.spaces import Categorical, Space
@@ -44,7 +44,7 @@ def test_with_exact_energies_the_targets_are_the_exact_denoiser(oracle, proposal
         energy_target=energy_target,
     )  # fmt: skip
     method.losses(end_points(oracle, n), first=False, generator=seeded(3))
-    _, far = method.times(n, seeded(3))
+    _, far = method.regression.times(n, seeded(3))
     assert 200 < far < n - 80
     r = model.times[0]
     torch.testing.assert_close(r, reached[id(next(iter(oracle.processes.values())))]["t"][:far] + 0.25)
@@ -85,7 +85,7 @@ def test_single_site_tables_are_exact(oracle, energy_target, reached):
         call["estimate"][looked], oracle.prediction(x_t, times)[name][looked], rtol=1e-5, atol=1e-5
     )
     (_, _, energy), exact_energy = model.targets[0], model.energy(x_t, times)
-    _, far = method.times(n, seeded(3))
+    _, far = method.regression.times(n, seeded(3))
     if oracle.target.space.real:
         assert_mean(reached[id(oracle.processes["x"])]["estimate"] - oracle.prediction(x_t, times)["x"], 0.0)
         assert reached[id(oracle.processes["x"])]["sites"] is None
@@ -127,13 +127,13 @@ def test_single_site_energies_come_from_any_variable_that_has_masked_sites():
     method = EGM(
         EnergyGuard(Target(space, lambda a, b: free({"a": a, "b": b}))), path, processes, Outputs(processes, n),
         energy_model=model,  # type: ignore[arg-type]
-        options=EGMOptions(proposals=200, epsilon=0.3, bootstrap="single-site", energy_target="bootstrap"),
+        options=EGMBSOptions(proposals=200, epsilon=0.3, bootstrap="single-site", energy_target="bootstrap"),
     )  # fmt: skip
     x_1 = {name: v.uniform((n,), generator=seeded()) for name, v in space.categorical.items()}
     shown = method.losses(x_1, first=False, generator=seeded())
     assert set(shown) == {"loss", "sampler_loss", "energy_loss"}  # nothing is proposed, so there is no ESS
     assert model.target is not None
-    (x_t, t, target), (_, far) = model.target, method.times(n, seeded())
+    (x_t, t, target), (_, far) = model.target, method.regression.times(n, seeded())
     masked = (x_t["a"] == 2) | (x_t["b"] == 3).any(-1)
     early, exact = torch.arange(n) < far, model(x_t, t)
     torch.testing.assert_close(target[early & masked], exact[early & masked], rtol=1e-5, atol=1e-5)
@@ -173,7 +173,7 @@ def test_the_last_masked_site_follows_the_targets_energy_whatever_the_network_sa
     method = EGM(
         EnergyGuard(target), path, processes, Outputs(processes, n),
         energy_model=EnergyModel(Wild(len(variable.shape)), path, target),
-        options=EGMOptions(proposals=4, epsilon=0.1, bootstrap="single-site", energy_target="bootstrap"),
+        options=EGMBSOptions(proposals=4, epsilon=0.1, bootstrap="single-site", energy_target="bootstrap"),
     )  # fmt: skip
     method.losses({"s": variable.uniform((n,), generator=seeded())}, first=False, generator=seeded(1))
     call = reached[id(processes["s"])]

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from egm import targets
-from egm.config.build import default_network
-from egm.config.registry import METHODS
+from egm.config.parts import default_network
 from egm.networks import EGNN, MLP, LatticeConv, ResidualMLP, Scalar, SiteMLP, default_body, predict
 from egm.paths import ProductPath
 from egm.processes import DiscreteJump, Flow, Jump
@@ -59,7 +58,7 @@ def test_default_network(space, body):
     ids=str,
 )
 def test_sites_that_differ_have_no_convolution(target, network):
-    assert default_network(METHODS["egm-sp"], target) == network
+    assert default_network(target) == network
 
 
 class Answer(nn.Module):

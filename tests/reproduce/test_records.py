@@ -7,7 +7,7 @@ import pytest
 from egm.reproduce import records
 from egm.reproduce.definitions import Row, table
 from egm.reproduce.records import belongs, changed_since, merge, records_of
-from egm.reproduce.rendering import Shown
+from egm.reproduce.shown import Shown
 from support.reproduce_cases import record, write_records
 
 

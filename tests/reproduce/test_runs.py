@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from egm.reproduce.definitions import Row, Selection, Table
+from egm.reproduce.definitions import Row, Table
 from egm.reproduce.runs import Run, runs_of, with_budget
+from egm.reproduce.selection import Selection
 from egm.reproduce.workflow import Plan
 from egm.runs.directory import RunDirectory
 from support.reproduce_cases import record, write_records

@@ -4,7 +4,8 @@ import pytest
 
 from egm import recipes
 from egm.reproduce.comparison import QUANTITIES
-from egm.reproduce.definitions import TABLES, Published, Row, Selection, table
+from egm.reproduce.definitions import TABLES, Published, Row, table
+from egm.reproduce.selection import Selection
 from support.reproduce_cases import TABLE, write_table
 
 # From the paper: Gibbs (tables 1 and 2), PIS, iDEM, LEAPS, the bootstrapping time and the running average.

@@ -16,7 +16,7 @@ import egm
 from egm.runs import environment as module
 from egm.runs.directory import RunDirectory
 from egm.runs.environment import commit, environment, hardware
-from support.training import SMALL, SMALL_BS, SPACES
+from support.training import SMALL, SMALL_BS, SPACES, as_sampler
 
 FILES = ["checkpoint.pt", "config.yaml", "environment.json", "metrics.csv", "model.safetensors", "status.json"]
 
@@ -92,7 +92,7 @@ def test_hardware_names_the_device():
 
 def test_the_network_is_saved_without_pickle(finished):
     tensors = safetensors.torch.load_file(finished / "model.safetensors")
-    modules = egm.load(finished).modules()
+    modules = as_sampler(egm.load(finished)).modules()
     saved = {f"{part}.{name}": x for part, module in modules.items() for name, x in module.state_dict().items()}
     assert set(tensors) == set(saved)
     for name, value in saved.items():
@@ -230,7 +230,7 @@ def test_a_crash_while_writing_leaves_the_old_files_whole(tmp_path, monkeypatch,
         else:
             crash.setattr(os, "fsync" if moment == "sync" else "replace", fails)
         run = RunDirectory(tmp_path)
-        network = egm.load(tmp_path).network
+        network = as_sampler(egm.load(tmp_path)).network
         for write in (
             lambda: run.save({"step": 9}, {"new": 1}, {"network": network}),
             lambda: run.save_sampler({"new": 1}, {"network": network}),

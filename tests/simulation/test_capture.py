@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import egm
-from egm.methods.egm import STAGES
+from egm.methods.regression import STAGES
 from egm.simulation.capture import WARM_UP, CapturedStep
 from egm.targets.base import EnergyError
 from support.training import SPACES, Recorder, double_well, make_trainer, own_target

@@ -12,7 +12,7 @@ from egm import sampler as module
 from egm.simulation.capture import WARM_UP, CapturedStep
 from egm.simulation.recorded_draws import KEPT, RecordedDraws
 from egm.simulation.simulate import Simulation
-from support.training import SMALL_SP, SPACES
+from support.training import SMALL_SP, SPACES, as_sampler
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")
 
@@ -117,14 +117,14 @@ def test_new_parameters_are_noticed():
 
     def randomise():  # a network as trained for four steps still says almost the same everywhere
         with torch.no_grad():
-            for parameter in sampler.network.parameters():
+            for parameter in as_sampler(sampler).network.parameters():
                 parameter.normal_()
 
     randomise()
     for seed in range(WARM_UP + 2):
         sampler.sample(2000, seed=seed)
     before = sampler.sample(2000, seed=9)
-    sampler.network.double().float()  # elsewhere in memory
+    as_sampler(sampler).network.double().float()  # elsewhere in memory
     randomise()
     after = sampler.sample(2000, seed=9)
     assert not torch.equal(before["s"], after["s"])

@@ -19,6 +19,7 @@ from egm.simulation.smc import SMC, default_kernel, resample_groups
 from egm.targets import Ising, JointMoG
 from egm.util.seeds import derive_seed
 from support.stats import assert_mean
+from support.training import as_sampler, fit
 
 GRID = [0.0, 0.3, 0.6, 0.8, 1.0]
 
@@ -160,8 +161,8 @@ def test_the_energy_model_is_saved_with_a_sampler(tmp_path):
         "progress": False,
     }
     target = JointMoG(dim=2)
-    trained = egm.fit(target, "egm-bs", steps=30, batch_size=32, proposals=16, out=tmp_path, **options)
-    loaded = egm.load(tmp_path)
+    trained = fit(target, "egm-bs", steps=30, batch_size=32, proposals=16, out=tmp_path, **options)
+    loaded = as_sampler(egm.load(tmp_path))
     assert trained.energy_model is not None
     assert loaded.energy_model is not None
     draws = [sampler.sample(320, seed=2, smc=SMC()) for sampler in (trained, loaded)]

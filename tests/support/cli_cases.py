@@ -7,12 +7,12 @@ import yaml
 
 ISING = ["ising", "--target.size", "3", "--target.beta", "0.4"]
 TINY = [
-    *("--batch_size", "8", "--proposals", "4", "--refresh", "16", "--evaluation_size", "20", "--sample_steps", "4"),
+    *("--batch_size", "8", "--proposals", "4", "--refresh", "16", "--sample_steps", "4"),
     *("--network", "MLP(width=8)", "--progress", "false", "--device", "cpu"),
 ]
 #: the same for EGM-SP, which has none of the options of EGM
 TINY_SP = [
-    *("--batch_size", "8", "--refresh", "16", "--evaluation_size", "20", "--sample_steps", "4"),
+    *("--batch_size", "8", "--refresh", "16", "--sample_steps", "4"),
     *("--network", "MLP(width=8)", "--progress", "false", "--device", "cpu"),
 ]
 OWN = """

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 import egm
-from egm.config.registry import METHODS
+from egm.methods.registry import METHODS
 from egm.metrics import w1
+from support.training import fit
 
 DRAWS = 4000
 EXACT_DRAWS = 20_000
@@ -181,8 +182,8 @@ class Cell:
 
     def train(self, seed: int, target: egm.Target | None = None, **overrides: Any) -> egm.Sampler:
         """Train, on the problem's target unless another is given."""
-        common = {name: value for name, value in COMMON.items() if name not in METHODS[self.method].ignores}
-        return egm.fit(
+        common = {name: value for name, value in COMMON.items() if name in METHODS[self.method].option_names}
+        return fit(
             target or PROBLEMS[self.problem].target, self.method,
             paths={name: path for name, (_, path) in self.dynamics.items()},
             processes={name: process for name, (process, _) in self.dynamics.items()},

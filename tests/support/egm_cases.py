@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from egm.methods.egm import EGM
-from egm.methods.egm_options import EGMOptions
+from egm.methods.egm_options import EGMBSOptions, EGMOptions
 from egm.paths import VE, CondOT, Masked, Uniform
 from egm.targets.guard import EnergyGuard
 from support.marginals import LabelledGaussians, TinyIsing
@@ -74,7 +74,7 @@ def method_of(oracle, n, *, model=None, **options):
     target, processes = oracle.target, oracle.processes
     return EGM(
         EnergyGuard(target), oracle.path, processes, Outputs(processes, n), energy_model=model,
-        options=EGMOptions(**options),
+        options=EGMOptions(**options) if model is None else EGMBSOptions(**options),
     )  # fmt: skip
 
 

@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from egm.config import registry
+from egm.config.registry import KINDS
+from egm.methods.registry import METHODS, OPTION_GROUPS
 
 
 @contextmanager
 def kept() -> Iterator[None]:
     """The registry is afterwards what it was before."""
-    tables = [registry.METHODS, registry.OPTION_GROUPS, *(table for _, table in registry.KINDS.values())]
+    tables: list[dict[str, Any]] = [METHODS, OPTION_GROUPS, *(table for _, table in KINDS.values())]
     before = [dict(table) for table in tables]
     try:
         yield

@@ -14,7 +14,6 @@ egm-sp: {steps: 8, buffer: 32}
 TABLE = """
 title: A tiny table
 metrics: [e_w1, m_w1]
-beside: gibbs
 resample_from: 1
 targets: {tiny: Tiny}
 rows:

@@ -8,8 +8,9 @@ import torch
 
 import egm
 from egm import targets
-from egm.config.build import make_config, make_method, make_path, make_processes, make_sampler
-from egm.config.options import split_options
+from egm.config.request import Request
+from egm.methods.registry import find_method
+from egm.methods.trained import Trained
 from egm.runs.directory import RunDirectory
 from egm.targets.base import Target
 from egm.train.progress import Silent
@@ -24,7 +25,7 @@ SPACES = {
 #: a run of milliseconds a step, whose intervals share no factor
 TINY: dict[str, Any] = {
     **{"batch_size": 8, "proposals": 4, "inner_steps": 6, "refresh": 16, "buffer": 40, "sample_steps": 4},
-    **{"log_every": 7, "checkpoint_every": 10, "ema_start": 0.5, "evaluation_size": 20},
+    **{"log_every": 7, "checkpoint_every": 10, "ema_start": 0.5},
 }
 TINY_BS: dict[str, Any] = {**TINY, "energy_target": "direct", "energy_ema_start": 0.3, "opening": 0.4}
 #: the same with networks, for EGM, EGM-BS and EGM-SP
@@ -67,20 +68,31 @@ def make_trainer(
 ) -> Trainer:
     """The trainer that `egm.fit` makes, with a progress and an evaluation of one's own."""
     shared = {name: value for name, value in (TINY_BS if method == "egm-bs" else TINY).items() if name in small(method)}
-    split = split_options(method, {**shared, **options})
-    path = make_path(target.space, {})
-    chosen = make_processes(path, {})
-    config = make_config(
-        target, method=method, source=None, path=path, chosen=chosen,
-        network="MLP(width=8)", energy_network="MLP(width=8)",
-        options=split,
-        steps=steps, time_limit=time_limit, seed=seed, device=device, dtype="float32", notes={},
+    trainer = trainer_of(
+        target, method, steps=steps, time_limit=time_limit, seed=seed, device=torch.device(device), run=run,
+        options={**shared, **options}, network="MLP(width=8)",
+        energy_network="MLP(width=8)" if method == "egm-bs" else None,
     )  # fmt: skip
-    sampler = make_sampler(config, target, network=None, device=device)
-    return Trainer(
-        make_method(config, sampler), sampler, split[0], steps=steps, time_limit=time_limit, seed=seed,
-        progress=progress or Silent(), run=run, evaluate=evaluate,
-    )  # fmt: skip
+    trainer.progress, trainer.evaluate = progress or Silent(), evaluate
+    return trainer
+
+
+def trainer_of(target: Target, method: str, **request: Any) -> Trainer:
+    """The trainer that `egm.fit` makes of a request."""
+    kind = find_method(method)
+    assert isinstance(kind, Trained)
+    return kind.begin(Request(target, method, progress=False, **request))
+
+
+def fit(target: Target, method: str = "egm-sp", **options: Any) -> egm.Sampler:
+    """`egm.fit` of a method that trains a denoiser."""
+    return as_sampler(egm.fit(target, method, **options))
+
+
+def as_sampler(sampler: egm.AnySampler) -> egm.Sampler:
+    """The sampler of a denoiser, for type checkers."""
+    assert isinstance(sampler, egm.Sampler)
+    return sampler
 
 
 def interrupt_during(monkeypatch, *steps: int) -> None:

@@ -9,10 +9,10 @@ import torch
 
 import egm
 from egm.evaluation.scores import quick_scores
-from egm.methods.base import T_MAX
 from egm.runs.directory import RunDirectory
 from egm.sampler import Sampler
 from egm.train.buffer import ReplayBuffer
+from egm.train.method import T_MAX
 from support.training import SPACES, TINY, Recorder, assert_same, make_trainer, small
 
 CHECK_CALLS = 24 + 24 + 1 + 24 + 1  # what Target.check asks for
@@ -58,11 +58,9 @@ def test_the_log_shows_the_rate_that_each_step_took():
 
 def test_the_first_step_of_adamw_moves_by_the_learning_rate():
     """|Δ| = rate wherever there is a gradient: the groups are wired to the right parameters."""
-    trainer = make_trainer(
-        SPACES["mixed"](), "egm-bs", steps=9, weight_decay=0.0, learning_rate=1e-3, energy_learning_rate=1e-2
-    )
+    trainer = make_trainer(SPACES["mixed"](), "egm-bs", steps=9, learning_rate=1e-3, energy_learning_rate=1e-2)
     trainer.buffer.add(trainer.sampler.latent(16, generator=trainer.generator).state)
-    modules = trainer.method.network, trainer.method.energy_model
+    modules = trainer.method.network, trainer.method.modules()["energy_model"]
     before = [flat(module.parameters()) for module in modules if module is not None]
     trainer.set_learning_rates()
     trainer.gradient_step()
@@ -206,8 +204,8 @@ def test_a_time_limit_stops_the_run():
 
 def far(method, batch: int) -> int:
     """How many of a batch's stratified times have t + ε < 1."""
-    span = T_MAX - method.t_min
-    return int(batch * (1 - method.options.epsilon - method.t_min) / span)
+    span = T_MAX - method.regression.t_min
+    return int(batch * (1 - method.options.epsilon - method.regression.t_min) / span)
 
 
 @pytest.mark.parametrize("method", ["egm", "egm-bs"])

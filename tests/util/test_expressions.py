@@ -6,15 +6,9 @@ import pytest
 import torch
 
 from egm import targets
-from egm.config.build import (
-    make_body,
-    make_path,
-    make_processes,
-    make_space,
-    make_target,
-    target_expression,
-)
+from egm.config.parts import make_body, make_path, make_processes
 from egm.config.registry import PATHS, PROCESSES, SCHEDULES, TARGETS
+from egm.config.targets import make_space, make_target, target_expression
 from egm.networks.registry import NETWORKS
 from egm.paths import VE, CondOT, Cosine, Masked, Polynomial, ProductPath
 from egm.processes import Jump

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 
 from egm.config.parts import ENERGY, Parts, default_energy_network
-
 from egm.estimation.energy_model import EnergyModel
 from egm.estimation.losses import cut, rescaling
 from egm.methods.egm_options import EnergyScoreOptions

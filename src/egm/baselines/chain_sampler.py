@@ -10,6 +10,7 @@ import torch
 
 from egm.draws import Draws
 from egm.runs.directory import RunDirectory
+from egm.simulation.smc import SMC
 from egm.spaces import Space, State
 from egm.targets.base import Target
 
@@ -65,6 +66,7 @@ class ChainSampler:
         batch_size: int | None = None,
         steps: int | None = None,
         weigh: bool = True,
+        smc: SMC | None = None,
     ) -> Draws:
         """n different states out of those that were kept, in random order, without weights.
 
@@ -76,10 +78,11 @@ class ChainSampler:
             generator: in the place of a seed.
             batch_size: of samplers that simulate; there is nothing to simulate here, and it is refused.
             steps: the same.
+            smc: the same.
             weigh: of samplers that have weights; without effect.
         """
         del weigh
-        for name, value in (("batch_size", batch_size), ("steps", steps)):
+        for name, value in (("batch_size", batch_size), ("steps", steps), ("smc", smc)):
             if value is not None:
                 raise ValueError(f"{name} belongs to samplers that simulate, and chains have run already; leave it out")
         if seed is not None and generator is not None:

@@ -51,7 +51,7 @@ class Chains(MethodKind):
     asks_for_energies: bool = True
     defaults: Mapping[str, Any] = field(default_factory=dict, init=False)
     outputs: Callable[..., dict[str, tuple[int, ...]]] = field(default=lambda processes: {}, init=False)
-    shares_recipes: bool = field(default=False, init=False)
+    trains: bool = field(default=False, init=False)
 
     @property
     def option_classes(self) -> tuple[type, ...]:
@@ -88,9 +88,7 @@ class Chains(MethodKind):
             run.create(config)
         return finished(chains, config)
 
-    def _check_limits(
-        self, method: str, steps: int | None, time_limit: float | None, energy_calls: int | None
-    ) -> None:
+    def _check_limits(self, method: str, steps: int | None, time_limit: float | None, energy_calls: int | None) -> None:
         if steps is not None and time_limit is not None:
             raise ValueError("give steps or time_limit (seconds), one of them; energy_calls may go with either")
         for name, limit in (("steps", steps), ("time_limit", time_limit)):
@@ -179,9 +177,7 @@ add_method(
 add_method("mala", Chains("chains: Metropolis-adjusted Langevin steps, for real variables alone", mala))
 add_method(
     "swendsen-wang",
-    Chains(
-        "chains: cluster updates of ferromagnetic Ising and Potts lattices", swendsen_wang, asks_for_energies=False
-    ),
+    Chains("chains: cluster updates of ferromagnetic Ising and Potts lattices", swendsen_wang, asks_for_energies=False),
 )
 add_method(
     "tempering",

@@ -1,7 +1,7 @@
 """Baselines that are EGM on other paths: iEFM and iDEM.
 
-    iEFM   EGM with a flow on the conditional optimal transport path
-    iDEM   EGM on the variance exploding path, averaging the target's score
+iEFM   EGM with a flow on the conditional optimal transport path
+iDEM   EGM on the variance exploding path, averaging the target's score
 """
 
 from __future__ import annotations

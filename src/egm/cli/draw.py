@@ -10,11 +10,11 @@ from torch import Tensor
 from egm.api import load
 from egm.cli.own_target import import_target
 from egm.cli.parsing import Count, Parser, Seed
-from egm.evaluation.records import published, write_results
 from egm.cli.tables import show_metrics
 from egm.draws import Draws
 from egm.draws.export import writer_of
 from egm.evaluation import evaluate as compare
+from egm.evaluation.records import published, write_results
 from egm.targets.base import Target
 from egm.util.seeds import derive_seed
 

@@ -1,4 +1,4 @@
-"""`egm reproduce`: the paper's tables and figures, and the page of results."""
+"""`egm reproduce`: the paper's tables and figures, and the pages of results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 
 from egm.cli.parsing import Count, Parser, Seconds, Seed
 from egm.cli.tables import show
-from egm.reproduce.definitions import BY_NAME_ONLY, TABLES, Kind, Selection, table
+from egm.reproduce.definitions import BY_NAME_ONLY, TABLES, Kind, table
+from egm.reproduce.selection import Selection
 from egm.reproduce.workflow import Plan, carry_out, describe, write_table
 from egm.util.expressions import nearest
 
@@ -24,7 +25,7 @@ Train, evaluate and print a table: published numbers, ours over seeds, a baselin
   egm reproduce table1 --recipe paper --only ising5-b02 ising5-b04 egm-bs  two rows, the paper's way
   egm reproduce all --only egm-sp --stretch 2.5 --jobs 8     more seconds where runs share the GPU
   egm reproduce figures                          docs/figures/ from results/, no training
-  egm reproduce page                             docs/results.md and README.md from results/
+  egm reproduce page                             docs/results* and README.md from results/
 
 {fill(f"WHAT is {', '.join(TABLES)}, all (but for {', '.join(BY_NAME_ONLY)}), figures, page, or a YAML file.", 98)}
 Finished runs are kept and stopped ones continued: after Ctrl-C, give the same command again.
@@ -83,11 +84,12 @@ def reproduce(argv: list[str]) -> int:
         raise ValueError(f"the device '{device}' cannot be used here: there is no GPU; use --device cpu")
     done = carry_out(plan)
     for each in (each for each in plan.tables if plan.cells(each)):
-        shown, texts, written = write_table(plan, each)
-        show(each.title, *shown.comparison())
-        for text in texts:
+        made = write_table(plan, each)
+        for label, grid in made.grids:
+            show(f"{each.title}: {label}", *grid)
+        for text in made.texts:
             print(text)
-        print(f"written to {' and '.join(map(str, written))}; records are in {results / each.name}.json")
+        print(f"written to {', '.join(map(str, made.files))}; records are in {results / each.name}.json")
     return 0 if done else 1
 
 
@@ -117,7 +119,7 @@ def _names(what: str) -> list[str]:
 
 
 def _from_records(what: str, results: Path, *, docs: Path) -> int:
-    """Figures and the page of results, from records alone; smoke runs have figures of their own and no page."""
+    """Figures and the pages of results, from records alone; smoke runs have figures of their own and no page."""
     if not results.is_dir():
         raise ValueError(f"there is no folder {results} with records; run this where results/ is, or give --results")
     smoke = docs != Path("docs")
@@ -128,11 +130,11 @@ def _from_records(what: str, results: Path, *, docs: Path) -> int:
             print(f"written to {file}")
         return 0
     if smoke:
-        raise ValueError("smoke runs have no page of results; leave --recipe out")
-    from egm.reproduce.page import write_page  # noqa: PLC0415
+        raise ValueError("smoke runs have no pages of results; leave --recipe out")
+    from egm.reproduce.pages import write_pages  # noqa: PLC0415
     from egm.reproduce.summary import write_summary  # noqa: PLC0415
 
-    for file in (write_page(results, docs), write_summary(results, docs.parent / "README.md")):
+    for file in (*write_pages(results, docs), write_summary(results, docs.parent / "README.md")):
         if file is not None:
             print(f"written to {file}")
     return 0

@@ -12,9 +12,9 @@ from jsonargparse import Namespace
 
 from egm import recipes
 from egm.api import begin, resume
+from egm.cli.finish import finish
 from egm.cli.own_target import import_target
 from egm.cli.parsing import Parser, peek, value_of, without
-from egm.cli.finish import finish
 from egm.cli.resuming import is_complete, refuse_differences
 from egm.cli.train_parser import make_parser, split_target
 from egm.config.targets import own_name
@@ -77,7 +77,7 @@ def _start(argv: list[str]) -> int:
         "command": f"egm train {shlex.join(argv)}",
     }
     options = {key: values[key] for key in (*option_names(), *PARTS) if key in given or key in recipe}
-    if "evaluate_every" in METHODS[method].option_names:
+    if METHODS[method].trains:
         options.setdefault("evaluate_every", EVALUATE_EVERY if target.reference_kind == "exact" else 0)
     limits = {key: values[key] for key in LIMITS if key in given} or {k: recipe[k] for k in LIMITS if k in recipe}
     print(f"training {target!r} by {method} into {folder}", file=sys.stderr)
@@ -149,8 +149,7 @@ def _continue(argv: list[str]) -> int:
     text: str = config["target"]
     if (name := own_name(text)) is not None:
         raise ValueError(
-            f"{folder} was started in Python, for {name}; continue it there:"
-            f" egm.resume({str(folder)!r}, target=...)"
+            f"{folder} was started in Python, for {name}; continue it there: egm.resume({str(folder)!r}, target=...)"
         )
     target = _imported(text)  # first: its module may register the run's method
     if (reason := find_method(config["method"]).why_not_resumed(run, config)) is not None:

@@ -11,7 +11,6 @@ from typing import Any, Literal, get_args, get_origin
 
 from egm.util.expressions import nearest
 
-
 #: options that are gone, and what holds now
 REMOVED = {
     "weight_decay": "each method has its own",

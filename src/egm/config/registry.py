@@ -57,6 +57,11 @@ def register(part: Part) -> Part:
     return part
 
 
+def reserve(name: str) -> None:
+    """Keep a name for the library: a user's part cannot have it."""
+    BUILT_IN.add(normal_form(name))
+
+
 def require_own(name: str) -> None:
     """Raise for a name that the library has given."""
     if normal_form(name) in BUILT_IN:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ from torch import nn
 from egm.config.options import checked_option
 from egm.config.parts import DTYPES, AnyProcess
 from egm.config.targets import target_entries
-from egm.network_sampler import NetworkSampler
 from egm.paths.product import AnyPath
 from egm.runs.directory import RunDirectory
+from egm.sampler import AnySampler
 from egm.targets.base import Target
+
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -38,22 +40,22 @@ class Request:
 
     target: Target
     method: str
-    steps: int | None
-    time_limit: float | None
-    seed: int
-    device: torch.device
-    dtype: str
-    options: Mapping[str, Any]
-    network: nn.Module | str | None
-    energy_network: nn.Module | str | None
-    paths: Mapping[str, str | AnyPath]
-    processes: Mapping[str, AnyProcess]
-    start: NetworkSampler | str | Path | None
-    run: RunDirectory | None
-    progress: bool
-    tensorboard: bool
-    source: str | None
-    notes: Mapping[str, Any]
+    steps: int | None = None
+    time_limit: float | None = None
+    seed: int = 0
+    device: torch.device = CPU
+    dtype: str = "float32"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    network: nn.Module | str | None = None
+    energy_network: nn.Module | str | None = None
+    paths: Mapping[str, str | AnyPath] = field(default_factory=dict)
+    processes: Mapping[str, AnyProcess] = field(default_factory=dict)
+    start: AnySampler | str | Path | None = None
+    run: RunDirectory | None = None
+    progress: bool = True
+    tensorboard: bool = False
+    source: str | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
     def described(self) -> dict[str, Any]:
         """The entries of `config.yaml` that every method has."""

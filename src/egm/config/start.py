@@ -12,10 +12,10 @@ from torch import nn
 
 from egm.config.parts import AnyProcess
 from egm.config.targets import own_name
-from egm.paths.product import AnyPath
-from egm.processes.base import Process
-from egm.runs.directory import RunDirectory
 from egm.network_sampler import NetworkSampler
+from egm.paths.product import AnyPath
+from egm.runs.directory import RunDirectory
+from egm.sampler import AnySampler
 from egm.targets.base import Target
 
 
@@ -27,10 +27,12 @@ class Start:
     learned: Mapping[str, Mapping[str, torch.Tensor]]
 
     @classmethod
-    def of(cls, start: NetworkSampler | str | Path) -> Start:
+    def of(cls, start: AnySampler | str | Path) -> Start:
         """From a sampler or the folder of a run."""
         if isinstance(start, NetworkSampler):
             return cls(start.config, {name: module.state_dict() for name, module in start.modules().items()})
+        if not isinstance(start, str | Path):
+            raise TypeError(f"start needs a sampler with a network, or the folder of a run; got {type(start).__name__}")
         run = RunDirectory(start)
         return cls(run.read_config(), run.read_sampler())
 

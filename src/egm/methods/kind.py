@@ -49,14 +49,14 @@ class MethodKind(ABC):
         options: the class of its own options.
         defaults: options whose defaults differ.
         outputs: what its network has to give, from the processes; nothing where it has no network.
-        shares_recipes: whether the section "common" of a recipe is meant for it.
+        trains: whether it trains a network.
     """
 
     about: str
     options: type
     defaults: Mapping[str, Any]
     outputs: Callable[[Mapping[str, Process[Any]]], dict[str, tuple[int, ...]]]
-    shares_recipes: bool = True
+    trains: bool
 
     @property
     @abstractmethod

@@ -7,21 +7,20 @@ from dataclasses import fields
 from typing import Any, get_type_hints
 
 from egm.config.options import checked_option
-from egm.config.registry import require_own
+from egm.config.registry import require_own, reserve
 from egm.methods.kind import MethodKind
 from egm.train.options import TrainingOptions
-from egm.util.expressions import nearest, normal_form
+from egm.util.expressions import nearest
 
 METHODS: dict[str, MethodKind] = {}
 #: what each group of options is called in help and documentation
 OPTION_GROUPS: dict[str, type] = {"training loop": TrainingOptions}
-_BUILT_IN: set[str] = set()
 
 
 def add_method(name: str, kind: MethodKind) -> None:
     """Add a method of the library."""
     METHODS[name] = kind
-    _BUILT_IN.add(normal_form(name))
+    reserve(name)
 
 
 def add_options(title: str, group: type) -> None:
@@ -32,8 +31,6 @@ def add_options(title: str, group: type) -> None:
 def register_method(name: str, kind: MethodKind) -> None:
     """Let `egm.fit(target, name)` find a user's method; the names of its options must be new."""
     require_own(name)
-    if normal_form(name) in _BUILT_IN:
-        raise ValueError(f"'{name}' is a name of the library's own; choose another one")
     OPTION_GROUPS.pop(name, None)  # of an earlier registration
     inherited = {option for group in OPTION_GROUPS.values() if issubclass(kind.options, group) for option in own(group)}
     new = {option.name for option in fields(kind.options)} - inherited

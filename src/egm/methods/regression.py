@@ -121,10 +121,10 @@ class Regression:
         end = None
         if start < len(t):
             end = self._estimate(self.energy, x_t, t, slice(start, None), generator=generator, short=not self._direct)
-        if not far and end is not None:
+        if end is not None and (self.learned is None or not far):
             return end, end.energy
         booted = self._estimate(
-            self._learned_energy, x_t, t, slice(far), generator=generator, step=self._epsilon, short=True
+            self._required_energy(), x_t, t, slice(far), generator=generator, step=self._epsilon, short=True
         )
         got = booted if end is None or far == len(t) else _joined(booted, _tail(end, far - start))
         return got, end.energy if end is not None and start == 0 else got.energy
@@ -190,7 +190,7 @@ class Regression:
         Neighbours are compared at equal t: only complete states, E_t = E − log p_{t|1}(x_t | x_t), tie early times to
         the target.
         """
-        learned, paths = self._learned_energy(x_t, t), self.path.paths
+        learned, paths = self._required_energy()(x_t, t), self.path.paths
         masked = {name: path.active(x_t[name]) for name, path in paths.items() if isinstance(path, Masked)}
         looking = self.learned is not None and self.learned.model.forward_looking
         if len(masked) < len(paths) or looking or self._direct:
@@ -209,10 +209,10 @@ class Regression:
         """Whether E^φ is regressed on estimates from the target's energy."""
         return self.learned is None or self.learned.options.energy_target == "direct"
 
-    def _learned_energy(self, x_r: State, r: Any) -> Tensor:
+    def _required_energy(self) -> LearnedEnergy:
         if self.learned is None:
-            raise ValueError("EGM has no energy model")
-        return self.learned(x_r, r)
+            raise ValueError("without an energy model every end point is at r = 1")
+        return self.learned
 
     @property
     def _epsilon(self) -> float:

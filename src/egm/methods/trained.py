@@ -132,6 +132,7 @@ class Trained(MethodKind):
     learns_energy: bool = False
     t_min: float | None = None
     needs_reals: bool = False
+    trains: bool = field(default=True, init=False)
 
     @property
     def option_classes(self) -> tuple[type, ...]:
@@ -237,6 +238,14 @@ class Trained(MethodKind):
     # ------------------------------------------------------------------ runs
 
     def fit(self, request: Request) -> NetworkSampler:
+        trainer = self.begin(request)
+        request.target.check(request.device, seed=request.seed, dtype=trainer.sampler.dtype)
+        if request.run is not None:
+            request.run.create(trainer.sampler.config)
+        return train(trainer)
+
+    def begin(self, request: Request) -> Trainer:
+        """The loop of a new run, before its first step."""
         self._check(request)
         begun = None if request.start is None else Start.of(request.start)
         network, paths, processes, given = request.network, request.paths, request.processes, dict(request.options)
@@ -254,18 +263,13 @@ class Trained(MethodKind):
         config = request.described() | parts.described() | dataclasses.asdict(loop) | dataclasses.asdict(options)
         if config["steps"] is None and config["time_limit"] is None:
             config["time_limit"] = DEFAULT_SECONDS
-        dtype = DTYPES[request.dtype]
-        setting = Setting(request.method, request.seed, request.device, dtype, loop, options, config)
+        setting = Setting(request.method, request.seed, request.device, DTYPES[request.dtype], loop, options, config)
         surroundings: dict[str, Any] = {
             "run": request.run, "progress": request.progress, "tensorboard": request.tensorboard,
         }  # fmt: skip
         if begun is not None:
             surroundings["prepared"] = partial(begun.hand_over, given=own)
-        trainer = self.trainer(parts, setting, **surroundings)
-        request.target.check(request.device, seed=request.seed, dtype=dtype)
-        if request.run is not None:
-            request.run.create(config)
-        return train(trainer)
+        return self.trainer(parts, setting, **surroundings)
 
     def _check(self, request: Request) -> None:
         """Raise for what the method would not look at."""
@@ -284,9 +288,7 @@ class Trained(MethodKind):
             energy = require_network(
                 config["energy_network"], again.energy_network, argument="energy_network", what="an energy network"
             )
-        parts = self.parts_of(
-            config, again.target.space, again.target, network=again.network, energy_network=energy
-        )
+        parts = self.parts_of(config, again.target.space, again.target, network=again.network, energy_network=energy)
         setting = Setting.of(config, again.device)
         tensorboard = again.tensorboard or has_events(again.run)
         trainer = self.trainer(parts, setting, run=again.run, progress=again.progress, tensorboard=tensorboard)

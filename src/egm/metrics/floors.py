@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
@@ -78,12 +78,30 @@ def known_floor(metric: str, target: Target, n: int) -> Floor | None:
 
 def at_floor(values: Sequence[float], floor: Floor) -> bool:
     """Whether evaluations with fresh draws on both sides are at the floor; raises if there are too few to say."""
-    if len(values) < LEAST_EVALUATIONS or floor.pairs < LEAST_PAIRS:
+    score = {"mean": float(np.mean(values)), "floor": floor.mean, "floor_pairs": floor.pairs}
+    verdict = score_at_floor(score, evaluations=len(values))
+    if verdict is None:
         raise ValueError(
             f"'at the floor' needs at least {LEAST_EVALUATIONS} evaluations and a floor of {LEAST_PAIRS} pairs, got"
             f" {len(values)} and {floor.pairs}"
         )
-    return float(np.mean(values)) <= TOLERANCE * floor.mean
+    return verdict
+
+
+def score_at_floor(score: Mapping[str, float], *, evaluations: int) -> bool | None:
+    """The same rule for a metric in the record of a run; None where there are too few evaluations or pairs to say.
+
+    Args:
+        score: "mean" of the evaluations, "floor" and the "floor_pairs" behind it.
+        evaluations: how many there were.
+
+    >>> score = {"mean": 0.12, "floor": 0.1, "floor_pairs": 200}
+    >>> score_at_floor(score, evaluations=20), score_at_floor(score, evaluations=19)
+    (True, None)
+    """
+    if evaluations < LEAST_EVALUATIONS or score["floor_pairs"] < LEAST_PAIRS:
+        return None
+    return score["mean"] <= TOLERANCE * score["floor"]
 
 
 def find_metric(metric: str | Metric) -> Metric:

@@ -58,7 +58,7 @@ def load(name: str, method: str = "egm-sp") -> dict[str, Any]:
     if recipe.get(method) is None:
         raise ValueError(f"the recipe '{name}' has no section '{method}'; it has {', '.join(methods(name))}")
     options: dict[str, Any] = {"target": recipe["target"], "method": method}
-    for section in ("common", method) if METHODS[method].shares_recipes else (method,):
+    for section in ("common", method) if METHODS[method].trains else (method,):
         stated, _ = without_removed(recipe.get(section) or {})
         for key, value in stated.items():
             known = nearest(key, option_names(), kind=f"an option that the recipe '{name}' can set")

@@ -1,20 +1,19 @@
-"""Arithmetic of tables: each line is one quantity of one cell, mean ± standard deviation over seeds.
+"""What one quantity of one row came to: the mean ± standard deviation over seeds, and how it is judged.
 
-Beside it stand the published number, a baseline's value and the floor that exact draws set, and marks:
+A line is a quantity of a cell (a row of a table with one kind of recipe). Published numbers, other lines of the same
+target and the floor of exact draws give its verdicts:
 
-    best                    the best mean of all lines of its role on the same target; of distances, only what is above
-                            the floor counts: to be closer than exact draws is luck
-    at the floor            every seed is, by the rule of `egm.metrics.floors` (or "2 of 3 at the floor")
-    resampled at the floor  draws are not, but every seed's resampled ones are
-    worse than the paper    than its mean by more than two of its standard deviations, and by more than it was rounded
-    worse than METHOD       a baseline's mean is better (above the floor), and this one is not at the floor
-    n = 790                 fewer draws than in the other lines (chains may visit fewer states), which distances feel:
-                            such a line is compared with no other
-    not at equal calls      the other method was run again since, with another number of energy calls
-    by an earlier recipe    which has changed since the runs were made; how they were made says in what
+    at the floor             how many seeds are, by `egm.metrics.floors.score_at_floor`; lines of fewer draws than the
+                             others have no such verdict, for their floor is a higher one
+    worse than published     than the published mean by more than two of its standard deviations, and by more than the
+                             number was rounded
+    better baselines         other methods whose mean is better, above the floor, than a mean of EGM that is not at it;
+                             only lines of the same role and the same number of draws are compared
+    not at equal calls       the other method was run again since, with another number of energy calls
+    by an earlier recipe     the recipe has changed since the runs were made
 
-Smoke runs are not judged, and what runs cost is held against published numbers alone: they are of different lengths
-and machines. A row that was published and not run has a line without a value.
+Smoke runs are not judged, and the costs of runs are compared with published numbers alone: the runs are of different
+lengths and machines. A row that was published and not run has a line without a value.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from egm.metrics.floors import LEAST_EVALUATIONS, LEAST_PAIRS, TOLERANCE
+from egm.metrics.floors import score_at_floor
 from egm.metrics.metrics import LABELS
 from egm.reproduce.definitions import CALLS_OF, Cell, Published, Table
 from egm.reproduce.records import Record, changed_since
@@ -92,10 +90,21 @@ class Spread:
 
 @dataclass(frozen=True)
 class Line:
-    """One quantity of one cell; `at_floor` counts seeds, None where it cannot be said.
+    """One quantity of one cell.
 
-    `run` says whether there are records, which may be without this quantity; `unequal` that a run at equal calls had
-    not those of the run that is shown for the other method; `outdated` that the recipe of a run has changed.
+    Attributes:
+        target, metric, cell, published: what it is of.
+        seeds: of the runs that have the quantity.
+        n: the smallest number of draws of a run.
+        evaluations, pairs: the smallest number behind a value, and behind a floor.
+        value, resampled: of the draws as they come, and of draws resampled by their weights.
+        floor: the mean over seeds.
+        at_floor, resampled_at_floor: numbers of seeds; None where it cannot be said.
+        unequal: whether a run at equal calls had another number of them than the run that is shown.
+        outdated: whether the recipe of a run has changed since.
+        fewer: whether other lines of the target have more draws.
+        worse: whether the value is worse than the published one.
+        baselines: labels of better ones.
     """
 
     target: str
@@ -104,16 +113,18 @@ class Line:
     published: Published | None
     seeds: tuple[int, ...] = ()
     n: int = 0
+    evaluations: int = 0
+    pairs: int = 0
     value: Spread | None = None
     resampled: Spread | None = None
     floor: float | None = None
     at_floor: int | None = None
     resampled_at_floor: int | None = None
-    beside: Spread | Published | None = None
-    run: bool = True
     unequal: bool = False
     outdated: bool = False
-    marks: tuple[str, ...] = ()
+    fewer: bool = False
+    worse: bool = False
+    baselines: tuple[str, ...] = ()
 
     @property
     def all_at_floor(self) -> bool:
@@ -139,9 +150,8 @@ def compare(table: Table, found: Mapping[str, Sequence[tuple[Cell, Sequence[Reco
     for target, cells in found.items():
         for metric in table.metrics:
             group = [line for cell, records in cells if (line := _line(table, target, metric, cell, records))]
-            ran = {id(cell.row) for cell, records in cells if records}
-            group = [replace(line, unequal=_unequal(line.cell, cells), run=id(line.cell.row) in ran) for line in group]
-            lines += _judged(table, [line for line in group if line.value is not None or _alone(line, group)])
+            group = [replace(line, unequal=_unequal(line.cell, cells)) for line in group]
+            lines += _judged([line for line in group if line.value is not None or _alone(line, group)])
     return lines
 
 
@@ -172,71 +182,63 @@ def _line(table: Table, target: str, metric: str, cell: Cell, records: Sequence[
     name, published = table.targets.get(target, target), cell.published.get(metric)
     if not pairs:
         return None if published is None or published.of else Line(name, metric, cell, published)
-    scores = [record["metrics"][metric] for record, _ in pairs if metric in record["metrics"]]
-    again = [record["resampled"][metric]["mean"] for record, _ in pairs if metric in (record["resampled"] or {})]
+    runs = [record for record, _ in pairs]
+    scores = [record["metrics"][metric] for record in runs if metric in record["metrics"]]
+    again = [record["resampled"][metric]["mean"] for record in runs if metric in (record["resampled"] or {})]
     return Line(
         target=name,
         metric=metric,
         cell=cell,
         published=published,
-        seeds=tuple(record["seed"] for record, _ in pairs),
-        n=min(record["n"] for record, _ in pairs),
+        seeds=tuple(record["seed"] for record in runs),
+        n=min(record["n"] for record in runs),
+        evaluations=min(record["repeats"] for record in runs),
+        pairs=min((score["floor_pairs"] for score in scores), default=0),
         value=Spread.of([value for _, value in pairs]),
         resampled=Spread.of(again) if again else None,
         floor=statistics.fmean(score["floor"] for score in scores) if scores else None,
-        at_floor=_at_floor([record for record, _ in pairs], "metrics", metric),
-        resampled_at_floor=_at_floor([record for record, _ in pairs], "resampled", metric),
-        outdated=any(changed_since(record, cell) for record, _ in pairs),
+        at_floor=_at_floor(runs, "metrics", metric),
+        resampled_at_floor=_at_floor(runs, "resampled", metric),
+        outdated=any(changed_since(record, cell) for record in runs),
     )
 
 
-def _at_floor(records: Sequence[Mapping[str, Any]], part: str, metric: str) -> int | None:
-    """How many runs are at the floor; None where there are too few evaluations, or too few pairs behind a floor."""
-    verdicts = []
-    for record in records:
-        score = (record[part] or {}).get(metric)
-        if score is None or record["repeats"] < LEAST_EVALUATIONS or score["floor_pairs"] < LEAST_PAIRS:
-            return None
-        verdicts.append(score["mean"] <= TOLERANCE * score["floor"])
-    return sum(verdicts)
+def _at_floor(records: Sequence[Record], part: str, metric: str) -> int | None:
+    """How many runs are at the floor; None where it cannot be said of one of them."""
+    found = [(record, record[part][metric]) for record in records if metric in (record[part] or {})]
+    verdicts = [score_at_floor(score, evaluations=record["repeats"]) for record, score in found]
+    return None if None in verdicts or len(found) < len(records) else sum(map(bool, verdicts))
 
 
-def _judged(table: Table, group: Sequence[Line]) -> list[Line]:
-    """Lines of one quantity on one target with what stands beside them and their marks."""
-    others = [line for line in group if line.cell.method == table.beside and not line.cell.row.overrides]
-    beside = next((line.value or line.published for line in others), None)
-    shown = [replace(line, beside=beside) for line in group]
-    whose = "the paper" if table.source == "paper" else table.source
-    return [replace(line, marks=_marks(line, shown, whose)) for line in shown]
+def _judged(group: Sequence[Line]) -> list[Line]:
+    """Lines of one quantity on one target, each compared with the others and with what was published."""
+    most = max((line.n for line in group), default=0)
+    return [_with_verdict(line, group, most) for line in group]
 
 
-def _marks(line: Line, group: Sequence[Line], whose: str) -> tuple[str, ...]:
+def _with_verdict(line: Line, group: Sequence[Line], most: int) -> Line:
     if line.value is None or line.cell.role == "smoke":
+        return replace(line, at_floor=None, resampled_at_floor=None)
+    if line.n < most:
+        line = replace(line, fewer=True, at_floor=None, resampled_at_floor=None)
+    return replace(line, worse=_worse(line), baselines=_better_baselines(line, group))
+
+
+def _worse(line: Line) -> bool:
+    """Whether a value is worse than the published one."""
+    if (stated := line.published) is None:
+        return False
+    sign = -1 if QUANTITIES[line.metric].more else 1
+    return line.mean > sign * stated.mean + max(2 * (stated.std or 0.0), stated.rounding)
+
+
+def _better_baselines(line: Line, group: Sequence[Line]) -> tuple[str, ...]:
+    """Labels of the baselines that are better than a method of EGM; what is below the floor is so by chance."""
+    if line.cell.method not in OURS or line.all_at_floor or line.fewer or QUANTITIES[line.metric].cost:
         return ()
-    most = max(other.n for other in group)
     peers = [other for other in group if other.value is not None and other.cell.role == line.cell.role]
-    peers = [other for other in peers if other.n == line.n == most]
-    marks = [f"n = {line.n}"] if line.n < most else []
-    if line.unequal:
-        marks.append("not at equal calls: run it again")
-    if line.outdated:
-        marks.append("by an earlier recipe")
+    peers = [other for other in peers if other.n == line.n]
     floors = [other.floor for other in peers if other.floor is not None]
-    floor = statistics.fmean(floors) if floors else -math.inf  # those of several lines differ a little
-    others = [other for other in peers if other is not line and not QUANTITIES[line.metric].cost]
-    own = max(floor, line.mean)
-    if others and all(own < max(floor, other.mean) for other in others):
-        marks.append("best")
-    if line.at_floor and line.n == most:  # that of fewer draws is a wider one
-        marks.append("at the floor" if line.all_at_floor else f"{line.at_floor} of {len(line.seeds)} at the floor")
-    if not line.all_at_floor and line.resampled_at_floor == len(line.seeds):
-        marks.append("resampled at the floor")
-    if (stated := line.published) is not None:
-        sign = -1 if QUANTITIES[line.metric].more else 1
-        if line.mean > sign * stated.mean + max(2 * (stated.std or 0.0), stated.rounding):
-            of = f"'s {stated.of}" if whose == "the paper" else f" ({stated.of})"
-            marks.append(f"worse than {whose}" + (of if stated.of else ""))
-    if line.cell.method in OURS and not line.all_at_floor:
-        better = [other for other in others if other.cell.method not in OURS and max(floor, other.mean) < own]
-        marks += [f"worse than {other.cell.label}" for other in better]
-    return tuple(marks)
+    floor = statistics.fmean(floors) if floors else -math.inf  # floors of several lines differ a little
+    better = [other for other in peers if max(floor, other.mean) < max(floor, line.mean)]
+    return tuple(other.cell.label for other in better if other.cell.method not in OURS)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from egm import recipes
-from egm.config.registry import method_names
+from egm.methods.registry import METHODS
 from egm.util.expressions import nearest
 
 Kind = Literal["fast", "paper", "smoke"]
@@ -132,7 +132,7 @@ class Cell:
     @property
     def is_chain(self) -> bool:
         """Whether the method runs Markov chains."""
-        return self.method in _methods()["chains"]
+        return not METHODS[self.method].trains
 
     @property
     def label(self) -> str:
@@ -173,7 +173,7 @@ class Cell:
 
     def why_not(self) -> str | None:
         """Why it cannot be run here, or None if it can."""
-        if self.method not in method_names():
+        if self.method not in METHODS:
             return f"this version of egm has no method '{self.method}'"
         if not self._recipe_exists():
             return f"there is no recipe '{self.recipe}'"
@@ -186,52 +186,22 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Selection:
-    """Some cells: those of these recipes by these methods (all, where none is named), and those of these names."""
-
-    recipes: frozenset[str] = frozenset()
-    methods: frozenset[str] = frozenset()
-    names: frozenset[str] = frozenset()
-
-    @classmethod
-    def of(cls, words: Sequence[str], cells: Sequence[Cell]) -> Selection:
-        """What words on a command line select of these cells; one that names nothing suggests the nearest."""
-        groups = (
-            {cell.stem for cell in cells},
-            {name for cell in cells for name in (cell.method, cell.label)},
-            {name for cell in cells for name in (cell.name, f"{cell.stem}-{cell.method}")},
-        )
-        chosen: tuple[set[str], ...] = (set(), set(), set())
-        for word in words:
-            known = nearest(word, sorted(set().union(*groups)), kind="a row (its recipe, its method or its name)")
-            next(part for part, group in zip(chosen, groups, strict=True) if known in group).add(known)
-        return cls(*map(frozenset, chosen))
-
-    def takes(self, cell: Cell) -> bool:
-        """Whether a cell is selected."""
-        if self.names & {cell.name, f"{cell.stem}-{cell.method}"}:
-            return True
-        if self.names and not self.recipes and not self.methods:
-            return False
-        by = not self.methods or bool(self.methods & {cell.method, cell.label})
-        return by and (not self.recipes or cell.stem in self.recipes)
-
-
-@dataclass(frozen=True)
 class Table:
     """One table.
 
     Attributes:
         name: of its definition, and of its file in `results/`.
         title: with where it was published.
-        metrics: columns, see `egm.reproduce.comparison`.
+        metrics: see `egm.reproduce.comparison`; notes on the runs stand below the first.
         targets: how recipes are called in print.
         rows: what is run.
-        source: what the column of published numbers is called.
-        beside: a method whose value every line shows.
+        source: whose the published numbers are: "paper", or "published" for several.
         results: further files of `results/` with runs of these rows, looked at in this order after its own.
         resample_from: weighted draws behind a resampled one; 1 for no resampled scores.
-        note: printed below.
+        about: a sentence above.
+        note: sentences below the first metric.
+        notes: sentences below other metrics, by metric.
+        figures: names of figures above the table of a metric, by metric.
     """
 
     name: str
@@ -240,10 +210,12 @@ class Table:
     targets: Mapping[str, str]
     rows: tuple[Row, ...]
     source: str = "paper"
-    beside: str | None = None
     results: tuple[str, ...] = ()
     resample_from: int = 5
+    about: str = ""
     note: str = ""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    figures: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def cells(self, kind: Kind) -> list[Cell]:
         """Its rows with one kind of recipe."""
@@ -267,7 +239,7 @@ def _built_in(name: str) -> Table:
 
 def _parse(name: str, file: Traversable | Path, *, beside: Path) -> Table:
     content = _yaml(file)
-    known = {"title", "metrics", "targets", "rows", "source", "beside", "results", "resample_from", "note"}
+    known = {*Table.__dataclass_fields__} - {"name"}
     for key in content:
         nearest(str(key), known, kind=f"a part of the table '{name}'")
     for key in ("title", "metrics", "rows"):

@@ -20,7 +20,7 @@ from egm.metrics import two_point_correlation
 from egm.report.plotting import bin_edges
 from egm.reproduce.records import Record
 from egm.runs.directory import RunDirectory
-from egm.sampler import Sampler
+from egm.sampler import AnySampler
 from egm.spaces import State
 from egm.targets.base import Target
 from egm.util.files import replacing, write_json
@@ -32,7 +32,7 @@ POINTS, MOMENTS = 400, 100
 SERIES = ("step", "seconds", "energy_calls", "ess")
 
 
-def save_draws(folder: Path, sampler: Sampler, target: Target, n: int) -> None:
+def save_draws(folder: Path, sampler: AnySampler, target: Target, n: int) -> None:
     """Draw n times and write `figures.npz`."""
     drawn = {name: x.cpu() for name, x in sampler.sample(n, seed=SEED, weigh=False).state.items()}
     arrays = {name: _narrow(x) for name, x in drawn.items()}

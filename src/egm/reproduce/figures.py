@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from egm.config.build import make_target
+from egm.config.targets import make_target
 from egm.metrics.metrics import LABELS
 from egm.report.planes import log_marginal
 from egm.report.plotting import library, new_figure, plain_style
@@ -36,18 +36,17 @@ COLUMNS = 4
 SIZE = 3.0  # inches of a panel
 PALETTE, REFERENCE = "tab20", "reference"
 CAPTIONS = {
-    "energy": "Histograms of the energy of 2000 draws of one seed over that of reference draws, for rows without"
-    " changed options; the last bins hold all that lies outside. Some draws are of runs made for the figures, by the"
-    " rows' recipes: results/figures.json has their commits.",
-    "magnetization": "Histograms of the magnetisation of lattices, draws of one seed over reference draws.",
-    "gbrbm": "The two visible units of GB-RBM, draws over contours of the exact marginal density.",
-    "jointmog": "The first two coordinates of JointMoG, draws over contours of the exact marginal density.",
-    "correlation": "G(r) of lattices, draws beside reference draws.",
-    "ess": "Effective sample size over training: of the sampler's own weighted draws for PIS and EGM-SP (at the"
-    " temperature that it has reached, so that it begins at `ess_target`), of the proposals behind each estimate for"
-    " the other methods. The two kinds do not compare.",
-    "epsilon": "EGM-BS by its bootstrapping time ε: seeds as points, their mean as a line, beside the paper's numbers.",
-    "ema": "EGM-BS with and without the running average of its energy: seeds as points, beside the paper's numbers.",
+    "energy": "Energies of 2000 draws of one seed (lines) and of reference draws (grey) on all targets. The last bins"
+    " hold everything outside. Some runs were made for this figure; results/figures.json has their commits.",
+    "magnetization": "Magnetisations of lattices: draws of one seed (lines) and reference draws (grey).",
+    "gbrbm": "The two visible units of GB-RBM: draws, and contours of the exact marginal density.",
+    "jointmog": "The first two coordinates of JointMoG: draws, and contours of the exact marginal density.",
+    "correlation": "The two-point correlation G(r) of lattices: draws, and reference draws.",
+    "ess": "Effective sample size during training. For PIS and EGM-SP it belongs to the sampler's weighted draws (of"
+    " EGM-SP at the temperature that it has reached, so it begins at `ess_target`). For the other methods it belongs to"
+    " the proposals of each estimate. The two kinds cannot be compared.",
+    "epsilon": "EGM-BS by its bootstrapping time ε: seeds (points), their mean (line), the paper's numbers (dashed).",
+    "ema": "EGM-BS with and without the running average of its energy: seeds (points) and the paper's numbers.",
 }
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from egm.api import load
-from egm.evaluation.records import write_results
 from egm.evaluation import evaluate
+from egm.evaluation.records import write_results
 from egm.evaluation.scores import metrics_of
 from egm.reproduce.figure_data import save_draws
 from egm.reproduce.runs import Run
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if target is None or target.reference_kind is None:
         raise ValueError(f"{sampler.config['target']} has no reference draws to compare with")
     names = list(dict.fromkeys([*metrics_of(target), *values.metrics]))
-    n = min(values.n, getattr(sampler, "kept", values.n))  # chains may have visited fewer states
+    n = values.n if sampler.most is None else min(values.n, sampler.most)  # chains may have visited fewer states
     options = {"n": n, "repeats": values.repeats, "resample_from": values.resample_from, "metrics": names}
     found = evaluate(sampler, seed=SEED, **options)
     save_draws(values.run, sampler, target, n)

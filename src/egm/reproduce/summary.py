@@ -1,6 +1,6 @@
-"""The results of the README, between two markers: one line for each target that EGM-SP was run on.
+"""The table of the README, between two markers: EGM-SP on six targets, with E-W1, floor, ESS and energy calls.
 
-`egm reproduce page` writes them from `results/*.json`, like `docs/results.md`, and a test compares.
+`egm reproduce page` writes it from `results/*.json`, like the pages of results, and a test compares.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from egm.metrics.metrics import LABELS
 from egm.report.markup import Grid, count
 from egm.reproduce.definitions import Cell, Kind, table
+from egm.reproduce.formats import listed, markdown, number_text, paragraph, spread_text
 from egm.reproduce.records import Record
-from egm.reproduce.rendering import Shown, beside_text, markdown, number_text, spread_text, stated_text
+from egm.reproduce.shown import Shown
 from egm.util.files import replacing
 
-TABLES = ("table1", "table2", "manywell", "leaps", "particles", "beyond")
 METHOD, METRIC = "egm-sp", "e_w1"
+ROWS = {  # what the variables are, by table and recipe
+    ("table1", "ising10-b04"): "100 spins",
+    ("beyond", "ising16-critical"): "256 spins",
+    ("table2", "gbrbm"): "2 reals, 3 bits",
+    ("table2", "jointdw4"): "4 typed particles",
+    ("manywell", "manywell"): "32 reals",
+    ("particles", "lj13"): "13 particles",
+}
 KINDS: tuple[Kind, ...] = ("fast", "paper")
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
-TEXT = """\
-{metric}, the W1 distance between the energies of {n} draws, as they were drawn, and of {n} reference draws: mean ±
-standard deviation over seeds, or one seed. The floor is its value where reference draws are on both sides; what is
-below it is so by chance, and all seeds of a line together, for they are compared with the same reference draws. Calls
-of the energy and the ESS of EGM-SP are means over seeds; it was trained on {on}. Numbers of the first column are the
-paper's, all others were run here.
-"""
 
 
 def write_summary(results: Path, readme: Path) -> Path | None:
@@ -43,44 +43,39 @@ def write_summary(results: Path, readme: Path) -> Path | None:
 
 
 def summary(results: Path) -> str:
-    """The table and what it says."""
-    columns = ["target", "EGM-BS, paper", "EGM-SP", "calls", "ESS", "Gibbs", "calls", "floor"]
-    rows: dict[str, list[str]] = {}
+    """The table and how its runs were made."""
+    rows: list[list[str]] = []
     runs: list[Record] = []
-    for name in TABLES:
-        shown = Shown(table(name), KINDS, results)
-        for target, row, records in _lines(shown):
-            if target not in rows:
-                rows[target] = row
+    for name in dict.fromkeys(name for name, _ in ROWS):
+        for stem, row, records in _rows(Shown(table(name), KINDS, results)):
+            if (name, stem) in ROWS:
+                rows.append([row[0], ROWS[name, stem], *row[1:]])
                 runs += records
     if not rows:
         return "No run is committed yet.\n"
-    sizes, hardware = ({str(run[key]) for run in runs} for key in ("n", "hardware"))
-    text = TEXT.format(metric=LABELS[METRIC], n=" or ".join(sorted(sizes)), on=" or ".join(sorted(hardware)))
-    grid: Grid = (columns, [[target, *row] for target, row in rows.items()])
-    return f"{markdown(grid)}\n\n{text}"
+    grid: Grid = (["target", "variables", "E-W1", "floor", "ESS", "energy calls"], rows)
+    seconds = [run["train_seconds"] for run in runs]
+    hardware = listed(sorted({run["hardware"] for run in runs}))
+    took = f"{min(seconds):.0f} to {max(seconds):.0f} s on {hardware}"
+    made = f"Mean ± standard deviation over seeds, or one seed. Training took {took}."
+    return f"{markdown(grid)}\n\n{paragraph(made)}\n"
 
 
-def _lines(shown: Shown) -> list[tuple[str, list[str], Sequence[Record]]]:
-    """Target, what is printed of it, and the runs behind."""
+def _rows(shown: Shown) -> list[tuple[str, list[str], Sequence[Record]]]:
+    """For each target its recipe, what is printed of it, and the runs behind."""
     found = []
-    for line in shown.lines:
-        if line.metric != METRIC or line.value is None or not _is(line.cell, METHOD):
-            continue
-        cells = next(cells for cells in shown.found.values() if any(cell is line.cell for cell, _ in cells))
-        records = next(records for cell, records in cells if cell is line.cell)
-        beside = [run for cell, runs in cells for run in runs if _is(cell, shown.table.beside)]
-        published = line.published if line.published is not None and line.published.of == "egm-bs" else None
-        row = [stated_text(published, METRIC, named=False), spread_text(line.value, METRIC)]
-        row += [count(_mean(records, "energy_calls")), number_text(_mean(records, "ess"), "ess")]
-        row += [beside_text(line, shown.table), count(_mean(beside, "energy_calls")), number_text(line.floor, METRIC)]
-        found.append((line.target, row, records))
+    for line in shown.of(METRIC):
+        if line.value is not None and _is_plain(line.cell):
+            records = next(runs for runs in shown.found[line.cell.stem] if runs[0] is line.cell)[1]
+            row = [line.target, spread_text(line.value, METRIC), number_text(line.floor, METRIC)]
+            row += [number_text(_mean(records, "ess"), "ess"), count(_mean(records, "energy_calls"))]
+            found.append((line.cell.stem, row, records))
     return found
 
 
-def _is(cell: Cell, method: str | None) -> bool:
-    """Whether these are the main runs of a method, with nothing changed."""
-    return cell.method == method and cell.role == "main" and not cell.row.overrides
+def _is_plain(cell: Cell) -> bool:
+    """Whether these are the main runs of EGM-SP, with nothing changed."""
+    return cell.method == METHOD and cell.role == "main" and not cell.row.overrides
 
 
 def _mean(records: Sequence[Record], key: str) -> float | None:

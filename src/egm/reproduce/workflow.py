@@ -15,12 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from egm.report import markup
-from egm.report.markup import element, prose
+from egm.report.markup import Grid, element, prose
 from egm.reproduce import figure_data, judge, records
-from egm.reproduce.definitions import Cell, Kind, Selection, Table
-from egm.reproduce.rendering import Shown, html_table, markdown
+from egm.reproduce.comparison import QUANTITIES
+from egm.reproduce.definitions import Cell, Kind, Table
+from egm.reproduce.footnotes import footnotes
+from egm.reproduce.formats import bullets, markdown
+from egm.reproduce.layout import grids
+from egm.reproduce.run_list import csv_text, rows_of
 from egm.reproduce.runner import Job, last_lines, locked, run_jobs
 from egm.reproduce.runs import Run, runs_of, with_budget
+from egm.reproduce.selection import Selection
+from egm.reproduce.shown import Shown
 from egm.util.files import replacing
 
 
@@ -208,31 +214,47 @@ def _indented(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
 
 
-def write_table(plan: Plan, table: Table) -> tuple[Shown, list[str], list[Path]]:
-    """The table of what is there, written as Markdown and HTML beside the runs: it, what is to be said, the files."""
+@dataclass(frozen=True)
+class Written:
+    """A table of what is there.
+
+    Attributes:
+        grids: tables by what they are called; a wide one is in two parts.
+        texts: sentences on them.
+        files: where all of it was written, beside the runs.
+    """
+
+    grids: Sequence[tuple[str, Grid]]
+    texts: Sequence[str]
+    files: Sequence[Path]
+
+
+def write_table(plan: Plan, table: Table) -> Written:
+    """Write a table as Markdown and HTML, and the list of its runs as CSV."""
     shown = Shown(table, [plan.kind], plan.results, chosen=plan.only.takes)
+    made = [(QUANTITIES[metric].label, grid) for metric in table.metrics for grid in grids(shown, metric)]
     warning = "Smoke runs: everything works, nothing is to be judged by these numbers." if plan.kind == "smoke" else ""
-    texts = [text for text in (warning, table.note, *_missing(shown)) if text]
-    comparison, provenance = shown.comparison(), shown.provenance()
+    notes = (sentence for metric in table.metrics for sentence in footnotes(shown, metric))
+    texts = [text for text in (warning, *notes, *_missing(shown)) if text]
     title = table.title
-    parts = [f"# {title}", markdown(comparison), *texts, "## How the runs were made", markdown(provenance)]
-    page = markup.page(
-        title,
-        element("h1", title),
-        html_table(comparison, label=title),
-        *(element("p", prose(text)) for text in texts),
-        element("h2", "How the runs were made"),
-        html_table(provenance, label="How the runs were made"),
-    )
-    files = {f"{table.name}.md": "\n\n".join(parts) + "\n", f"{table.name}.html": page}
+    text = "\n\n".join([f"# {title}", *(f"## {label}\n\n{markdown(grid)}" for label, grid in made), bullets(texts)])
+    parts = [part for label, grid in made for part in (element("h2", label), _html_table(grid, label=label))]
+    page = markup.page(title, element("h1", title), *parts, *(element("p", prose(text)) for text in texts))
+    files = {"md": f"{text}\n", "html": page, "csv": csv_text(rows_of([shown], table.metrics))}
     written = []
-    for name, content in files.items():
-        with replacing(plan.out / name) as stream:
+    for ending, content in files.items():
+        with replacing(plan.out / f"{table.name}.{ending}") as stream:
             stream.write(content.encode())
-        written.append(plan.out / name)
-    return shown, texts, written
+        written.append(plan.out / f"{table.name}.{ending}")
+    return Written(made, texts, written)
+
+
+def _html_table(grid: Grid, *, label: str) -> markup.Html:
+    return markup.table(grid[0], grid[1], label=label)
 
 
 def _missing(shown: Shown) -> Iterator[str]:
+    """Why rows cannot be run here; `footnotes` names those that can be."""
     for reason, cells in shown.reasons().items():
-        yield f"No run of {', '.join(cells)}" + (f": {reason}." if reason else ".")
+        if reason:
+            yield f"No run of {', '.join(cells)}: {reason}."

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from egm.estimation.energy_model import EnergyModel
+from egm.network_sampler import NetworkSampler
 from egm.paths.product import ProductPath
 from egm.processes.base import DenoisingProcess, Process
-from egm.network_sampler import NetworkSampler
 from egm.simulation.denoiser_error import DenoiserError
 from egm.simulation.simulate import Simulation
 from egm.spaces import State
