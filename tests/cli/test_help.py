@@ -98,7 +98,7 @@ def test_every_command_is_copied_with_its_options():
     ):
         assert option in copies[name]._option_string_actions
     (method,) = (action for action in copies["train"]._actions if action.dest == "method")
-    assert tuple(method.choices or ()) == METHODS
+    assert list(method.choices or ()) == list(METHODS)
 
 
 def script(shell, capsys):

@@ -108,7 +108,7 @@ def test_those_who_cannot_be_resumed_are_not_told_to():
     run = a_run(status={"state": "stopped"})
     config = run.read_config()
     run.write_config(config | {"method": "gibbs"})
-    assert "chains are not continued" in frame(run, 200)
+    assert "a run of chains (gibbs), which are not continued" in frame(run, 200)
     run.write_config(config | {"target": "user: Target(energy)"})
     assert "egm.resume('a', target=...)" in frame(run, 200)
 

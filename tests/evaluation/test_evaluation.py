@@ -47,6 +47,7 @@ class FakeSampler:
         self.target, self.space, self.draw, self.seeds = target, target.space, draw or target.exact_sample, []
         self.config = {"method": "fake", "seed": 17, "dtype": "float32"}
         self.device, self.network = torch.device("cpu"), SimpleNamespace(symmetries=("mirror",))
+        self.independent = True
 
     def why_unweighted(self) -> str | None:
         return "it is not real"

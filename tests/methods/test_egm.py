@@ -45,7 +45,7 @@ def test_times_are_stratified_and_those_bootstrapped_end_before_one(n, epsilon, 
 
 
 def test_times_without_an_energy_model_all_end_at_one():
-    method = method_of(TinyIsing(), 50, epsilon=0.1)
+    method = method_of(TinyIsing(), 50)
     assert method.regression.times(50, seeded())[1] == 0
 
 
@@ -169,7 +169,8 @@ COSTS = {
 @pytest.mark.parametrize(("options", "blind", "looking"), COSTS.values(), ids=COSTS)
 def test_energy_calls_of_a_step(options, blind, looking, epsilon, forward_looking):
     """K of the true energy for each state that needs it; partial energies for every state that E^φ sees."""
-    method = ising_method(N, proposals=K, epsilon=epsilon, forward_looking=forward_looking, **options)
+    step = {"epsilon": epsilon} if options.get("model", True) else {}
+    method = ising_method(N, proposals=K, forward_looking=forward_looking, **step, **options)
     x_1 = {"s": method.path.space["s"].uniform((N,), generator=seeded())}  # type: ignore[union-attr]
     _, far = method.regression.times(N, seeded())
     assert far == (0 if "model" in options else {0.05: 19, 0.3: 14}[epsilon])
@@ -209,7 +210,6 @@ def test_the_single_site_bootstrap_needs_a_masked_variable():
     oracle = TinyIsing(Uniform)
     with pytest.raises(ValueError, match=r"no variable follows a Masked path; use bootstrap='proposals'"):
         method_of(oracle, 4, model=Exact(oracle), bootstrap="single-site")
-    method_of(oracle, 4, model=None, bootstrap="single-site")  # an option that EGM does not look at
 
 
 WALLED = {"flow": Flow, "diffusion": Diffusion, "jump": lambda path: Jump(path, bins=6)}

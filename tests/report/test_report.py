@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import egm
+from egm.api import begin
 from egm.cli.main import main
 from egm.report import write_report
 from support.report_cases import SECTIONS, TINY, Page, particles
@@ -171,7 +172,7 @@ def test_nothing_of_a_file_is_markup(tmp_path):
     hostile = '<img src=x onerror=alert(1)><script>alert("1")</script> & $\\frac{x$ \' "'
     target = particles(name=hostile)
     run = tmp_path / '<svg onload=alert(2)> $x^{ & "quoted"'
-    egm.fit(target, out=run, notes={hostile: [hostile], "paper": {}}, **TINY)
+    begin(target, "egm-sp", out=run, notes={hostile: [hostile], "paper": {}}, **TINY)
     score = {"mean": 1.0, "std": 0.1, "floor": 0.5, "floor_pairs": 2}
     seen = {hostile: {"mean": [1.0], "stderr": [0.1], "reference": [2.0]}}
     record = {"metrics": {hostile: score}, "resampled": None, "observables": seen, "n": hostile, "repeats": hostile}

@@ -13,6 +13,7 @@ import torch
 import yaml
 
 import egm
+from egm.api import begin
 from egm.runs import environment as module
 from egm.runs.directory import RunDirectory
 from egm.runs.environment import commit, environment, hardware
@@ -26,7 +27,7 @@ def finished(tmp_path_factory):
     """A run that is only looked at."""
     folder = tmp_path_factory.mktemp("run")
     notes = {"recipe": None, "numbers": [1, 2.5], "words": "β = 0.4"}
-    egm.fit(SPACES["mixed"](), "egm-bs", steps=3, seed=4, out=folder, notes=notes, **SMALL_BS)
+    begin(SPACES["mixed"](), "egm-bs", steps=3, seed=4, out=folder, notes=notes, **SMALL_BS)
     return folder
 
 

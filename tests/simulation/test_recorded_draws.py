@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import egm
-from egm import sampler as module
+from egm import network_sampler as module
 from egm.simulation.capture import WARM_UP, CapturedStep
 from egm.simulation.recorded_draws import KEPT, RecordedDraws
 from egm.simulation.simulate import Simulation

@@ -53,7 +53,7 @@ def stopped(tmp_path):
 def test_the_end_is_announced(tmp_path, monkeypatch):
     for patience, steps in ((ROUNDS, 300), (0, 60)):
         progress, run = Listener(), tmp_path / str(patience)
-        monkeypatch.setattr("egm.api.make_progress", lambda wanted, progress=progress: progress)
+        monkeypatch.setattr("egm.methods.trained.make_progress", lambda wanted, progress=progress: progress)
         egm.fit(target(), steps=steps, out=run, **{**OPTIONS, "patience": patience})
         step = state_of(run)["step"]
         assert (step < steps) == bool(patience)

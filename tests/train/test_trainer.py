@@ -13,6 +13,8 @@ from egm.runs.directory import RunDirectory
 from egm.sampler import Sampler
 from egm.train.buffer import ReplayBuffer
 from egm.train.method import T_MAX
+from egm.train.progress import Silent
+from egm.train.trainer import Trainer
 from support.training import SPACES, TINY, Recorder, assert_same, make_trainer, small
 
 CHECK_CALLS = 24 + 24 + 1 + 24 + 1  # what Target.check asks for
@@ -166,9 +168,10 @@ def test_end_points_come_from_the_buffer(monkeypatch):
 
 
 def test_one_limit_is_needed():
-    for limits in ({}, {"steps": 3, "time_limit": 1.0}):
+    made = make_trainer(SPACES["mixed"](), steps=3)
+    for steps, seconds in ((None, None), (3, 1.0)):
         with pytest.raises(ValueError, match="steps or time_limit"):
-            make_trainer(SPACES["mixed"](), **limits)
+            Trainer(made.method, made.sampler, made.options, steps=steps, time_limit=seconds, seed=0, progress=Silent())
 
 
 def test_steps_are_gradient_steps():
