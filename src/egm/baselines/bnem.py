@@ -8,7 +8,7 @@ denoiser that a diffusion follows is
 
 so every step of a simulation takes the gradient of E^φ. Real variables alone: symbols have no gradient. Where E^φ is
 wrong its gradient may throw draws far out, and E^φ is then trained there: `clip_estimate` cuts the norm of the
-rescaled denoiser (`egm.estimation.losses`) and ends that.
+rescaled denoiser (`egm.processes.denoising`) and ends that.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from egm.estimation.energy_model import EnergyModel
-from egm.estimation.losses import cut, rescaling
 from egm.methods.base import Method
 from egm.methods.egm import EGM
 from egm.methods.egm_options import EGMOptions
 from egm.paths.gaussian import GaussianPath
 from egm.paths.product import ProductPath
-from egm.processes.base import DenoisingProcess, Process
+from egm.processes.base import Process
+from egm.processes.denoising import DenoisingProcess, cut, rescaling
 from egm.simulation.denoiser_error import DenoiserError
 from egm.spaces import State
 from egm.targets.guard import EnergyGuard

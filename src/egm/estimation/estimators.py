@@ -37,7 +37,8 @@ from torch import Tensor
 from egm.estimation.proposals import OwnSteps, make_proposals
 from egm.paths.base import Proposal, Time
 from egm.paths.product import ProductPath
-from egm.processes.base import DenoisingProcess, Process
+from egm.processes.base import Process
+from egm.processes.denoising import DenoisingProcess
 from egm.processes.jump import Jump
 from egm.spaces import Space, State
 

@@ -23,7 +23,8 @@ from torch import Tensor
 from egm.paths.base import Proposal, Time
 from egm.paths.gaussian import GaussianPath
 from egm.paths.product import ProductPath
-from egm.processes.base import DenoisingProcess, Process
+from egm.processes.base import Process
+from egm.processes.denoising import DenoisingProcess
 from egm.processes.diffusion import Diffusion
 from egm.spaces import State
 

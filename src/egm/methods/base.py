@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from egm.estimation.energy_model import EnergyModel
 from egm.paths.product import ProductPath
-from egm.processes.base import DenoisingProcess, Process
+from egm.processes.base import Process
+from egm.processes.denoising import DenoisingProcess
 from egm.sampler import Sampler
 from egm.simulation.denoiser_error import DenoiserError
 from egm.simulation.simulate import Simulation

@@ -26,7 +26,6 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from egm.estimation.energy_model import EnergyModel, unfinished
 from egm.estimation.estimators import Estimate, estimate, wide_bytes
-from egm.estimation.losses import variable_loss
 from egm.estimation.proposals import OwnSteps
 from egm.estimation.single_site import single_site
 from egm.methods.base import T_MAX, Method, stratified_times
@@ -35,7 +34,8 @@ from egm.networks.base import activation_bytes, is_built_in, predict, rounding
 from egm.paths.discrete import Masked
 from egm.paths.gaussian import VE
 from egm.paths.product import ProductPath
-from egm.processes.base import DenoisingProcess, Process
+from egm.processes.base import LossOptions, Process
+from egm.processes.denoising import DenoisingProcess
 from egm.processes.jump import Jump
 from egm.simulation.denoiser_error import DenoiserError
 from egm.spaces import State
@@ -141,15 +141,13 @@ class EGM(Method):
         x_t, t, got, sites, target = self.regression(x_1, first=first, generator=generator)
         output = self.network(x_t, t)
         self.measure_error(x_1, output, t)
-        total = torch.zeros((), device=t.device)
+        o, total = self.options, torch.zeros((), device=t.device)
+        how = LossOptions(real=o.real_loss, symbols=o.symbol_loss, clip=o.clip_estimate)
         # States whose proposals all have zero density say nothing about the generator.
-        weight = (got.ess > 0).to(t.dtype) * (t if self.options.time_weight == "t" else 1.0)
+        weight = (got.ess > 0).to(t.dtype) * (t if o.time_weight == "t" else 1.0)
         for name, process in self.processes.items():
-            o, symbols = self.options, name in self.path.space.categorical
-            loss = variable_loss(
-                process, x_t[name], t, got.prediction[name], output[name],
-                real=o.real_loss, symbols=o.symbol_loss, clip=o.clip_estimate, sites=sites.get(name),
-            )  # fmt: skip
+            expected, symbols = got.prediction[name], name in self.path.space.categorical
+            loss = process.loss(x_t[name], t, expected, output[name], how=how, sites=sites.get(name))
             total = total + (o.lambda_disc if symbols else o.lambda_cont) * (weight * loss).mean()
         shown = {"sampler_loss": total.detach()} | ({} if self._without_proposals else {"ess": got.ess.mean()})
         if self.energy_model is not None:

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from egm.estimation.losses import RealLoss, SymbolLoss
 from egm.methods.base import T_MAX
+from egm.processes.base import RealLoss, SymbolLoss
 from egm.util.numbers import check_numbers
 
 

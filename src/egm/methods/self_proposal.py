@@ -5,7 +5,7 @@ rounds, and trains on x_1 resampled in proportion to its weight, by conditional 
 
     x_t ~ p_{t|1}(· | x_1),   loss = Σ_reals ‖o − o_θ‖²/d + Σ_symbols CE(x_1^i, D_θ^i) over the sites still to come,
 
-o the rescaled denoiser (`egm.estimation.losses`) and the cross-entropy of masked sites divided by 1 − κ_t. For κ_t = t
+o the rescaled denoiser (`DenoisingProcess.loss`) and the cross-entropy of masked sites divided by 1 − κ_t. For κ_t = t
 that makes its mean the path's own −log-likelihood, but for a cut: 1 − κ_t counts as at least 1/sites, which takes
 variance and some weight from the last reveals and leaves the minimiser. The target is reached through π_b ∝ p_ref^{1−b}
 exp(−bE), p_ref the law of the untrained sampler: every round moves b up to the largest value at which the new draws
@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from egm.draws.diagnostics import weight_ess
-from egm.estimation.losses import variable_loss
 from egm.methods.base import Method, stratified_times
 from egm.paths.discrete import Masked
 from egm.paths.product import ProductPath
@@ -155,7 +154,7 @@ class SelfProposal(Method):
             if isinstance(part, Masked):
                 left = (1 - part.kappa(part.over_sites(t, x_t[name]))).clamp(min=1 / part.variable.sites)
                 sites = part.active(x_t[name]) / left
-            total = total + variable_loss(process, x_t[name], t, x, output[name], sites=sites).mean()
+            total = total + process.loss(x_t[name], t, x, output[name], sites=sites).mean()
         self.measure_error(x_1, output, t)
         state = {"ess": self.ess.clone(), "b": self.b.clone(), "power": self.power.clone()}
         return {"loss": total, "sampler_loss": total.detach(), **state}

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from egm.networks.fused import project
 from egm.paths.base import Time
 from egm.paths.product import ProductPath
-from egm.processes.base import DenoisingProcess, Process
+from egm.processes.base import Process
+from egm.processes.denoising import DenoisingProcess
 from egm.spaces import Categorical, Real, Space, State
 
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from egm.paths.base import Time
-from egm.processes.base import DenoisingProcess, RealGenerator
+from egm.processes.base import RealGenerator
+from egm.processes.denoising import DenoisingProcess
 
 
 class Flow(DenoisingProcess):

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from egm.paths.product import ProductPath
-from egm.processes.base import BridgingProcess, Process, sample_table
+from egm.processes.base import Process, sample_table
+from egm.processes.denoising import BridgingProcess
 from egm.processes.flow import Flow
 from egm.simulation.clock import Clock, Solver, Tick, make_clock
 from egm.simulation.flow_map import flow_step
