@@ -199,7 +199,7 @@ def test_bootstrapping_a_continuous_jump_is_refused():
     oracle = LabelledGaussians()
     processes = {**oracle.processes, "x": Jump(oracle.path["x"])}  # type: ignore[arg-type]
     arguments = (EnergyGuard(oracle.target), oracle.path, processes, Outputs(processes, 3))
-    with pytest.raises(ValueError, match=r"egm-bs cannot train the continuous jump of 'x': .* use method='egm'"):
+    with pytest.raises(ValueError, match=r"egm-bs cannot train the Jump of 'x': .* use method='egm'"):
         EGM(*arguments, energy_model=Exact(oracle), options=EGMOptions())  # type: ignore[arg-type]
     EGM(*arguments, energy_model=None, options=EGMOptions())
 

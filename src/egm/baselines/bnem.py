@@ -23,10 +23,9 @@ from egm.estimation.energy_model import EnergyModel
 from egm.methods.base import Method
 from egm.methods.egm import EGM
 from egm.methods.egm_options import EGMOptions
-from egm.paths.gaussian import GaussianPath
 from egm.paths.product import ProductPath
 from egm.processes.base import Process
-from egm.processes.denoising import DenoisingProcess, cut, rescaling
+from egm.processes.denoising import cut, rescaling
 from egm.simulation.denoiser_error import DenoiserError
 from egm.spaces import State
 from egm.targets.guard import EnergyGuard
@@ -47,7 +46,7 @@ class EnergyScore(nn.Module):
             gradients = torch.autograd.grad(energy.sum(), list(leaves.values()))
         variables = self._path.space.real
         scores = {name: -variables[name].project(g) for name, g in zip(leaves, gradients, strict=True)}
-        paths = {name: cast(GaussianPath, self._path[name]) for name in state}
+        paths = self._path.gaussian
         found = {name: paths[name].denoised_by_score(x, scores[name], t, t) for name, x in state.items()}
         if self._clip is None:
             return found
@@ -71,7 +70,7 @@ class BNEM(EGM):
         error: DenoiserError | None = None,
     ) -> None:
         for name, process in processes.items():
-            if not isinstance(process, DenoisingProcess):
+            if not process.predicts_mean:
                 raise ValueError(
                     f"bnem follows the gradient of an energy, which '{name}' with a {type(process).__name__} does not"
                     " have; use method='egm-bs'"

@@ -31,14 +31,10 @@ from egm.estimation.single_site import single_site
 from egm.methods.base import T_MAX, Method, stratified_times
 from egm.methods.egm_options import EGMOptions
 from egm.networks.base import activation_bytes, is_built_in, predict, rounding
-from egm.paths.discrete import Masked
-from egm.paths.gaussian import VE
 from egm.paths.product import ProductPath
 from egm.processes.base import LossOptions, Process
-from egm.processes.denoising import DenoisingProcess
-from egm.processes.jump import Jump
 from egm.simulation.denoiser_error import DenoiserError
-from egm.spaces import State
+from egm.spaces import Real, State
 from egm.targets.guard import EnergyGuard
 from egm.train.buffer import ReplayBuffer
 
@@ -64,20 +60,19 @@ class EGM(Method):
         options: EGMOptions,
         error: DenoiserError | None = None,
     ) -> None:
-        jumps = [name for name, process in processes.items() if isinstance(process, Jump)]
-        if energy_model is not None and jumps:
+        jumps = {name: type(process).__name__ for name, process in processes.items() if not process.bootstraps}
+        for name, kind in jumps.items() if energy_model is not None else ():
             raise ValueError(
-                f"egm-bs cannot train the continuous jump of '{jumps[0]}': it has no conditional generator for r < 1"
-                " that is consistent with the one for r = 1, so bootstrapping has nothing to average;"
-                " use method='egm', or a Flow or Diffusion"
+                f"egm-bs cannot train the {kind} of '{name}': it has no conditional generator for r < 1 that is"
+                " consistent with the one for r = 1, so bootstrapping has nothing to average; use method='egm', or a"
+                " Flow or Diffusion"
             )
         if options.proposal == "sampler" and (energy_model is None or error is None):
             raise ValueError(
                 "proposal='sampler' proposes the short steps of egm-bs, whose errors are measured while it trains; with"
                 " end points at r = 1 alone use proposal='reference'"
             )
-        masked = any(isinstance(part, Masked) for part in path.paths.values())
-        if energy_model is not None and options.bootstrap == "single-site" and not masked:
+        if energy_model is not None and options.bootstrap == "single-site" and not path.revealing:
             raise ValueError(
                 "bootstrap='single-site' reveals masked sites and no variable follows a Masked path;"
                 " use bootstrap='proposals'"
@@ -97,9 +92,9 @@ class EGM(Method):
         if options.estimator == "end-points":
             return
         bootstrapped = bootstrapped and options.estimator == "scores"
-        denoised = any(isinstance(process, DenoisingProcess) for process in processes.values())
-        jumps = [name for name, process in processes.items() if isinstance(process, Jump)]
-        if bootstrapped or jumps or not denoised:
+        reals = {name: process for name, process in processes.items() if isinstance(process.path.variable, Real)}
+        jumps = [name for name, process in reals.items() if not process.predicts_mean]
+        if bootstrapped or jumps or not reals:
             scores = "averages the gradient of the target's energy for the flows and diffusions of method='egm'"
             what = scores if options.estimator == "scores" else "centres the estimates of flows and diffusions"
             why = "E^φ is bootstrapped" if bootstrapped else f"'{jumps[0]}' jumps" if jumps else "there are none"
@@ -229,10 +224,9 @@ class EGM(Method):
         self, x_t: State, t: Tensor, far: int, generator: torch.Generator
     ) -> tuple[Estimate, dict[str, Tensor], Tensor]:
         """Tables of masked variables in the limit r → t; proposals for what is left."""
-        masked = [name for name, path in self.path.paths.items() if isinstance(path, Masked)]
         known = {
             name: single_site(self._site_energy, self.path, name, x_t, t, count=self.options.sites, generator=generator)
-            for name in masked
+            for name in self.path.revealing
         }
         tables, sites = {n: k.table for n, k in known.items()}, {n: k.sites for n, k in known.items()}
         if self._without_proposals:
@@ -243,7 +237,7 @@ class EGM(Method):
                 end = self._estimate(self.energy, x_t, t, slice(far, None), generator=generator, short=True)
                 target = torch.cat([target[:far], end.energy])
             return Estimate(tables, target, torch.ones_like(target)), sites, target
-        if len(masked) == len(self.processes):
+        if self.path.reveals:
             end = self._estimate(self.energy, x_t, t, slice(None), generator=generator)
             return Estimate(tables, end.energy, end.ess), sites, end.energy
         got, target = self._proposal_estimates(x_t, t, far, generator)
@@ -294,10 +288,10 @@ class EGM(Method):
         Neighbours are compared at equal t: only complete states, E_t = E − log p_{t|1}(x_t | x_t), tie early times to
         the target.
         """
-        learned, paths = self._learned_energy(x_t, t), self.path.paths
-        masked = {name: path.active(x_t[name]) for name, path in paths.items() if isinstance(path, Masked)}
+        learned = self._learned_energy(x_t, t)
+        masked = {name: part.active(x_t[name]) for name, part in self.path.revealing.items()}
         looking = self.energy_model is not None and self.energy_model.forward_looking
-        if len(masked) < len(paths) or looking or self.options.energy_target == "direct":
+        if not self.path.reveals or looking or self.options.energy_target == "direct":
             return learned
         complete = {name: x_t[name].masked_fill(sites, 0) for name, sites in masked.items()}
         return torch.where(unfinished(self.path, x_t), learned, self.energy(complete) - self.path.log_prob(x_t, x_t, t))
@@ -305,9 +299,9 @@ class EGM(Method):
     @property
     def _without_proposals(self) -> bool:
         """Whether single sites give all predictions and Ê_t, so that there are no weights."""
-        o, masked = self.options, all(isinstance(part, Masked) for part in self.path.paths.values())
+        o = self.options
         single = self.energy_model is not None and o.bootstrap == "single-site"
-        return single and masked and o.energy_target == "bootstrap"
+        return single and self.path.reveals and o.energy_target == "bootstrap"
 
     @property
     def averaging(self) -> bool:
@@ -329,7 +323,7 @@ class EGM(Method):
 
 def default_t_min(path: ProductPath) -> float:
     """0.01 where proposals are singular at t = 0, otherwise 0."""
-    return 0.0 if all(isinstance(part, VE | Masked) for part in path.paths.values()) else 0.01
+    return 0.01 if any(part.singular_at_start for part in path.paths.values()) else 0.0
 
 
 def _tail(estimate: Estimate, start: int) -> Estimate:

@@ -80,10 +80,29 @@ class Process(ABC, Generic[G]):
     Attributes:
         path: the path it follows.
         has_density: whether `log_step` exists.
+        deterministic: whether a step is a differentiable map without noise, and the generator a drift alone. Path
+            weights then take the determinant of the map, and the process is not run backwards.
+        widened: whether `step` and `log_step` take `error`, the variance of the prediction's error.
+        predicts_mean: whether the prediction is the mean E[x_1 | x_t] of a real variable.
+        bootstraps: whether `conditional` knows r < 1, with F_{t|1} as its mean over x_r; EGM-BS needs that.
     """
 
     path: Any
     has_density: bool = False
+    deterministic: bool = False
+    widened: bool = False
+    predicts_mean: bool = False
+    bootstraps: bool = True
+
+    @property
+    def reveals(self) -> bool:
+        """Whether sites may be revealed one at a time, by the table that is predicted (first hitting)."""
+        return False
+
+    @property
+    def expansion(self) -> int:
+        """How many numbers `average` makes at once of each number of an end point; memory is planned by it."""
+        return 1
 
     @property
     @abstractmethod

@@ -23,6 +23,8 @@ from egm.spaces.variables import Real
 class DenoisingProcess(RealProcess):
     """A process on a Gaussian path whose prediction is the denoiser E[x_1 | x_t]."""
 
+    predicts_mean = True
+
     @property
     def output_shape(self) -> tuple[int, ...]:
         return self.path.variable.latent_shape
@@ -69,6 +71,7 @@ class BridgingProcess(DenoisingProcess):
     """
 
     has_density = True
+    widened = True
 
     @abstractmethod
     def bridge(self, x_t: Tensor, x_1: Tensor, t: Time, r: Time) -> tuple[Tensor, Tensor, Tensor]:

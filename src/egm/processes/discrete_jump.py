@@ -40,6 +40,10 @@ class DiscreteJump(Process[Tensor]):
         self.path = path
 
     @property
+    def reveals(self) -> bool:
+        return self.path.reveals
+
+    @property
     def output_shape(self) -> tuple[int, ...]:
         return (*self.path.variable.shape, self.path.variable.size)
 

@@ -13,6 +13,8 @@ from egm.processes.denoising import DenoisingProcess
 class Flow(DenoisingProcess):
     """The ODE that follows a Gaussian path; its prediction is the denoiser E[x_1 | x_t]."""
 
+    deterministic = True
+
     def conditional(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> RealGenerator:
         drift = self.path.velocity(x_t, x_r, t, r)
         return RealGenerator(drift, torch.zeros_like(self.path.over_sites(t, x_t)))

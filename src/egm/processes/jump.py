@@ -35,6 +35,8 @@ class Jump(RealProcess):
             beyond is counted in the outermost bins.
     """
 
+    bootstraps = False
+
     def __init__(self, path: GaussianPath, *, bins: int = 64, limit: float | None = None) -> None:
         super().__init__(path)
         if path.variable.centered:
@@ -56,6 +58,10 @@ class Jump(RealProcess):
         if not limit > 0:
             raise ValueError(f"limit must be positive, got {limit}")
         self.bins, self.limit = bins, limit
+
+    @property
+    def expansion(self) -> int:
+        return self.bins
 
     @property
     def output_shape(self) -> tuple[int, ...]:
