@@ -18,14 +18,13 @@ from egm.draws import Draws
 from egm.estimation.energy_model import EnergyModel
 from egm.networks import predict
 from egm.networks.base import activation_bytes, is_built_in, rounding
-from egm.paths.discrete import Masked
 from egm.paths.product import ProductPath
 from egm.processes.base import Process
-from egm.processes.flow import Flow
 from egm.runs.directory import RunDirectory
 from egm.simulation.clock import Solver, SolverChoice, time_grid
+from egm.simulation.course import Course
 from egm.simulation.denoiser_error import DenoiserError
-from egm.simulation.path_weights import reverse_log_ratio, why_unweighted
+from egm.simulation.path_weights import reverse_log_ratio
 from egm.simulation.recorded_draws import RecordedDraws
 from egm.simulation.simulate import Simulation, simulate
 from egm.simulation.smc import SMC, resample_groups
@@ -177,7 +176,7 @@ class Sampler:
         """Why draws have no importance weights, or None if they have."""
         if self.target is None:
             return "the sampler was loaded without its target; pass target= to egm.load, or --target to `egm sample`"
-        return why_unweighted(self.processes, self._course(steps)["solver"])
+        return self._course(steps).why_unweighted(self.processes)
 
     def latent(
         self,
@@ -192,14 +191,14 @@ class Sampler:
         course = self._course(steps, exchanged=between is not None)
         with self._evaluating():
             return simulate(
-                self._predict, self.path, self.processes, n, weigh=weigh, between=between, generator=generator,
-                dtype=self.dtype, device=self.device, **course,
+                self._predict, self.path, self.processes, n, course, weigh=weigh, between=between,
+                generator=generator, dtype=self.dtype, device=self.device,
             )  # fmt: skip
 
     def _replayed(self, n: int, *, generator: torch.Generator, steps: int | None, weigh: bool) -> Simulation:
         """`latent`, from some time on by replaying a recording; flows are not recorded, their determinants wait."""
         options: dict[str, Any] = {"generator": generator, "steps": steps, "weigh": weigh}
-        flows = weigh and any(isinstance(process, Flow) for process in self.processes.values())
+        flows = weigh and any(process.deterministic for process in self.processes.values())
         if flows or self.device.type != "cuda":
             return self.latent(n, **options)
         weak = weakref.ref(self)  # a recording must not keep its sampler, and its own memory, alive
@@ -226,7 +225,7 @@ class Sampler:
 
     def _eubo(self, seed: int, steps: int | None, *, exchanged: bool) -> Callable[[], tuple[float, float]] | None:
         """How to find the evidence upper bound where there is one; with exact draws of its own."""
-        flows = any(isinstance(process, Flow) for process in self.processes.values())
+        flows = any(process.deterministic for process in self.processes.values())
         if flows or self.target is None or self.target.reference_kind != "exact":
             return None
         return partial(self.eubo, seed=derive_seed(seed, 1), steps=steps, exchanged=exchanged)
@@ -251,8 +250,8 @@ class Sampler:
         x_1 = self.space.to_latent({k: x.to(self.dtype) if x.is_floating_point() else x for k, x in state.items()})
         with self._evaluating():
             log_ratio = reverse_log_ratio(
-                self._predict, self.path, self.processes, x_1, generator=generator,
-                **self._course(steps, exchanged=exchanged),
+                self._predict, self.path, self.processes, x_1, self._course(steps, exchanged=exchanged),
+                generator=generator,
             )  # fmt: skip
         log_w = log_ratio - target.latent_energy(x_1).double()
         return float(log_w.mean()), float(log_w.std()) / math.sqrt(n)
@@ -264,14 +263,14 @@ class Sampler:
         with rounding(t.device, enabled=not self.space.real and is_built_in(self.network)):
             return predict(self.network, self.processes, x_t, t)
 
-    def _course(self, steps: int | None, *, exchanged: bool = False) -> dict[str, Any]:
-        """Grid, solver and widening of a simulation; states can be exchanged on a common grid alone."""
-        masked = [isinstance(path, Masked) for path in self.path.paths.values()]
-        solver: Solver = self.solver if self.solver != "auto" else "first-hitting" if any(masked) else "bridge"
+    def _course(self, steps: int | None, *, exchanged: bool = False) -> Course:
+        """How a simulation of so many steps goes; states can be exchanged on a common grid alone."""
+        reveals = any(process.reveals for process in self.processes.values())
+        solver: Solver = self.solver if self.solver != "auto" else "first-hitting" if reveals else "bridge"
         if exchanged:
             solver = "bridge"
-        grid = time_grid(self.steps if steps is None else steps, start=0.0 if all(masked) else self.t_min)
-        return {"grid": grid, "solver": solver, "calls": steps, "error": self.error}
+        grid = time_grid(self.steps if steps is None else steps, start=0.0 if self.path.reveals else self.t_min)
+        return Course(grid, solver, steps, self.error)
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:

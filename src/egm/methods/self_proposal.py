@@ -28,11 +28,10 @@ from torch.nn.functional import one_hot
 
 from egm.draws.diagnostics import weight_ess
 from egm.methods.base import Method, stratified_times
-from egm.paths.discrete import Masked
 from egm.paths.product import ProductPath
 from egm.processes.base import Process
+from egm.simulation.course import Course
 from egm.simulation.denoiser_error import DenoiserError
-from egm.simulation.path_weights import why_unweighted
 from egm.simulation.simulate import Simulation
 from egm.spaces import State
 from egm.targets.guard import EnergyGuard
@@ -79,7 +78,7 @@ class SelfProposal(Method):
         error: DenoiserError,
         options: SPOptions,
     ) -> None:
-        if (reason := why_unweighted(processes, "bridge")) is not None:
+        if (reason := Course().why_unweighted(processes)) is not None:
             raise ValueError(
                 f"egm-sp trains on weighted draws, and there are no path weights: {reason}, or use method='egm'"
             )
@@ -147,11 +146,10 @@ class SelfProposal(Method):
         output = self.network(x_t, t)
         total = torch.zeros((), device=t.device)
         for name, process in self.processes.items():
-            part, x = self.path[name], x_1[name]
-            sites = None
+            x, sites = x_1[name], None
             if name in self.path.space.categorical:
                 x = one_hot(x, process.path.variable.size).to(output[name].dtype)
-            if isinstance(part, Masked):
+            if (part := self.path.revealing.get(name)) is not None:
                 left = (1 - part.kappa(part.over_sites(t, x_t[name]))).clamp(min=1 / part.variable.sites)
                 sites = part.active(x_t[name]) / left
             total = total + process.loss(x_t[name], t, x, output[name], sites=sites).mean()
