@@ -290,7 +290,7 @@ def test_a_superposition_is_refused_by_name():
 
 
 def test_bootstrapping_a_continuous_jump_is_refused():
-    with pytest.raises(ValueError, match=r"egm-bs cannot train the continuous jump of 'x'.*use method='egm'"):
+    with pytest.raises(ValueError, match=r"egm-bs cannot train the Jump of 'x'.*use method='egm'"):
         fit("egm-bs", processes={"x": processes.Jump})
 
 

@@ -16,6 +16,7 @@ from egm.paths import VE, VP, CondOT, ProductPath, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow, Jump
 from egm.sampler import Sampler
 from egm.simulation.clock import time_grid
+from egm.simulation.course import Course
 from egm.simulation.denoiser_error import DenoiserError
 from egm.simulation.simulate import simulate
 from egm.spaces import Categorical, Real, Space
@@ -180,7 +181,7 @@ def test_simulation_begins_where_training_did():
         return {name: sampler.processes[name].link(output) for name, output in sampler.network(x, t).items()}
 
     expected = simulate(
-        exact, oracle.path, oracle.processes, 40, grid=time_grid(5, start=0.2), generator=generator,
+        exact, oracle.path, oracle.processes, 40, Course(time_grid(5, start=0.2)), generator=generator,
         dtype=torch.float32,
     ).state  # fmt: skip
     found = sampler.sample(40, seed=3)

@@ -19,13 +19,12 @@ from egm.estimation.energy_model import EnergyModel
 from egm.network_sampler import NO_TARGET, Exchange, NetworkSampler
 from egm.networks import predict
 from egm.networks.base import is_built_in, rounding
-from egm.paths.discrete import Masked
 from egm.paths.product import ProductPath
 from egm.processes.base import Process
-from egm.processes.flow import Flow
 from egm.simulation.clock import Solver, SolverChoice, time_grid
+from egm.simulation.course import Course
 from egm.simulation.denoiser_error import DenoiserError
-from egm.simulation.path_weights import reverse_log_ratio, why_unweighted
+from egm.simulation.path_weights import reverse_log_ratio
 from egm.simulation.recorded_draws import RecordedDraws
 from egm.simulation.simulate import Simulation, simulate
 from egm.simulation.smc import SMC
@@ -137,7 +136,7 @@ class Sampler(NetworkSampler):
         """Why draws have no importance weights, or None if they have."""
         if self.target is None:
             return NO_TARGET
-        return why_unweighted(self.processes, self._course(steps)["solver"])
+        return self._course(steps).why_unweighted(self.processes)
 
     def latent(
         self,
@@ -151,8 +150,8 @@ class Sampler(NetworkSampler):
         course = self._course(steps, exchanged=between is not None)
         with self.evaluating():
             return simulate(
-                self._predict, self.path, self.processes, n, weigh=weigh, between=between, generator=generator,
-                dtype=self.dtype, device=self.device, **course,
+                self._predict, self.path, self.processes, n, course, weigh=weigh, between=between,
+                generator=generator, dtype=self.dtype, device=self.device,
             )  # fmt: skip
 
     def _generator(self, seed: int) -> torch.Generator:
@@ -161,7 +160,7 @@ class Sampler(NetworkSampler):
     def _repeated(self, n: int, *, generator: torch.Generator, steps: int | None, weigh: bool) -> Simulation:
         """`latent`, from some time on by replaying a recording; flows are not recorded, their determinants wait."""
         options: dict[str, Any] = {"generator": generator, "steps": steps, "weigh": weigh}
-        flows = weigh and any(isinstance(process, Flow) for process in self.processes.values())
+        flows = weigh and any(process.deterministic for process in self.processes.values())
         if flows or self.device.type != "cuda":
             return self.latent(n, **options)
         weak = weakref.ref(self)  # a recording must not keep its sampler, and its own memory, alive
@@ -182,14 +181,14 @@ class Sampler(NetworkSampler):
         self, x_1: State, *, generator: torch.Generator, steps: int | None = None, exchanged: bool = False
     ) -> Tensor:
         return reverse_log_ratio(
-            self._predict, self.path, self.processes, x_1, generator=generator,
-            **self._course(steps, exchanged=exchanged),
+            self._predict, self.path, self.processes, x_1, self._course(steps, exchanged=exchanged),
+            generator=generator,
         )  # fmt: skip
 
     @property
     def reversible(self) -> bool:
         """Whether paths can be drawn backwards: flows cannot."""
-        return not any(isinstance(process, Flow) for process in self.processes.values())
+        return not any(process.deterministic for process in self.processes.values())
 
     def _predict(self, x_t: State, t: torch.Tensor) -> State:
         """Built-in networks compute tables of symbols in bfloat16 on a GPU, which is faster; weights are those of the
@@ -198,11 +197,11 @@ class Sampler(NetworkSampler):
         with rounding(t.device, enabled=not self.space.real and is_built_in(self.network)):
             return predict(self.network, self.processes, x_t, t)
 
-    def _course(self, steps: int | None, *, exchanged: bool = False) -> dict[str, Any]:
-        """Grid, solver and widening of a simulation; states can be exchanged on a common grid alone."""
-        masked = [isinstance(path, Masked) for path in self.path.paths.values()]
-        solver: Solver = self.solver if self.solver != "auto" else "first-hitting" if any(masked) else "bridge"
+    def _course(self, steps: int | None, *, exchanged: bool = False) -> Course:
+        """How a simulation of so many steps goes; states can be exchanged on a common grid alone."""
+        reveals = any(process.reveals for process in self.processes.values())
+        solver: Solver = self.solver if self.solver != "auto" else "first-hitting" if reveals else "bridge"
         if exchanged:
             solver = "bridge"
-        grid = time_grid(self.steps if steps is None else steps, start=0.0 if all(masked) else self.t_min)
-        return {"grid": grid, "solver": solver, "calls": steps, "error": self.error}
+        grid = time_grid(self.steps if steps is None else steps, start=0.0 if self.path.reveals else self.t_min)
+        return Course(grid, solver, steps, self.error)

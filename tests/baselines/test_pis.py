@@ -12,6 +12,7 @@ from egm.draws.diagnostics import weight_ess
 from egm.networks import MLP, Preconditioned, predict
 from egm.paths import Foellmer, ProductPath
 from egm.processes import Diffusion, Flow
+from egm.simulation.course import Course
 from egm.simulation.denoiser_error import DenoiserError
 from egm.simulation.simulate import simulate
 from egm.spaces import Real, Space
@@ -54,7 +55,7 @@ def simulated_log_weights(method, n=64, seed=0):
     """Of paths that the sampler takes with the random numbers of `loss`."""
     drawn = simulate(
         lambda x, t: predict(method.network, method.processes, x, t), method.path, method.processes, n,
-        grid=method.grid, error=method.error, weigh=True, generator=torch.Generator().manual_seed(seed),
+        Course(method.grid, error=method.error), weigh=True, generator=torch.Generator().manual_seed(seed),
         dtype=torch.float64,
     )  # fmt: skip
     return drawn.log_ratio - method.energy(drawn.state)

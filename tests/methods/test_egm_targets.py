@@ -6,13 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-import egm.methods.egm as module
 from egm.estimation.energy_model import EnergyModel
-from egm.estimation.losses import variable_loss
 from egm.methods.egm import EGM
 from egm.methods.egm_options import EGMBSOptions
 from egm.paths import ProductPath
-from egm.processes import DiscreteJump
+from egm.processes import DenoisingProcess, DiscreteJump, Jump, LossOptions
 from egm.spaces import Categorical, Space
 from egm.targets import Target
 from egm.targets.guard import EnergyGuard
@@ -23,14 +21,20 @@ from support.stats import assert_mean
 
 @pytest.fixture
 def reached(monkeypatch):
-    """What `variable_loss` is called with, by process."""
+    """What `Process.loss` is called with, by process."""
     calls = {}
 
-    def record(process, x_t, t, estimate, output, **options):
-        calls[id(process)] = {"x_t": x_t, "t": t, "estimate": estimate, **options}
-        return variable_loss(process, x_t, t, estimate, output, **options)
+    def watch(kind):
+        plain = kind.loss
 
-    monkeypatch.setattr(module, "variable_loss", record)
+        def record(process, x_t, t, estimate, output, **options):
+            calls[id(process)] = {"x_t": x_t, "t": t, "estimate": estimate, **options}
+            return plain(process, x_t, t, estimate, output, **options)
+
+        monkeypatch.setattr(kind, "loss", record)
+
+    for kind in (DenoisingProcess, Jump, DiscreteJump):
+        watch(kind)
     return calls
 
 
@@ -231,11 +235,11 @@ def test_options_reach_the_losses(reached):
     plain = float(total()["loss"].detach())
     calls = {name: reached[id(process)] for name, process in oracle.processes.items()}
     for call in calls.values():
-        assert (call["real"], call["symbols"], call["clip"]) == ("generator", "squared", 0.3)
+        assert call["how"] == LossOptions(real="generator", symbols="squared", clip=0.3)
     losses = {
-        name: variable_loss(
-            process, calls[name]["x_t"], calls[name]["t"], calls[name]["estimate"],
-            torch.zeros(n, *process.output_shape), real="generator", symbols="squared", clip=0.3,
+        name: process.loss(
+            calls[name]["x_t"], calls[name]["t"], calls[name]["estimate"], torch.zeros(n, *process.output_shape),
+            how=LossOptions(real="generator", symbols="squared", clip=0.3),
         )
         for name, process in oracle.processes.items()
     }  # fmt: skip

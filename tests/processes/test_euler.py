@@ -9,7 +9,8 @@ from torch.func import grad, vmap
 
 from egm.paths import CondOT
 from egm.processes import Diffusion, Flow, Jump, RealGenerator, Superposition
-from egm.processes.base import euler_step, generalised_kl, real_divergence, sample_table
+from egm.processes.base import euler_step, sample_table
+from egm.processes.jump import generalised_kl
 from egm.spaces.variables import Real
 from support.cases import GAUSSIAN
 from support.stats import FAILURE_RATE, assert_counts, assert_mean, assert_variance
@@ -127,12 +128,3 @@ def test_generalised_kl_where_rates_vanish():
     slope_a, slope_b = torch.autograd.grad(value, (a, b))
     assert bool(torch.isfinite(slope_a).all())
     assert slope_b.tolist() == pytest.approx([1.0, 1.0, 1 - 0.5 / 0.7])
-
-
-def test_divergence_needs_kernels_on_both_sides_or_neither():
-    drift, kernel, edges = torch.zeros(3, 2), torch.ones(3, 2, 4), torch.linspace(-1, 1, 5)
-    jumping, still = RealGenerator(drift, drift, kernel, edges), RealGenerator(drift, drift)
-    assert real_divergence(jumping, jumping, Real(2)).tolist() == [0.0] * 3
-    for pair in ((jumping, still), (still, jumping)):
-        with pytest.raises(ValueError, match="one generator jumps"):
-            real_divergence(*pair, Real(2))

@@ -1,4 +1,4 @@
-"""Simulation steps, their densities, and the divergences that train processes."""
+"""Simulation steps and their densities."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import torch
 from scipy import stats as scipy_stats
 
 from egm.paths import VE, CondOT, Foellmer, Masked, Uniform
-from egm.processes import Diffusion, DiscreteJump, Flow, Jump, RealGenerator, Superposition
+from egm.processes import Diffusion, DiscreteJump, Flow, Jump, Superposition
 from egm.processes.base import sample_table
 from egm.spaces.variables import Categorical, Real
 from support.cases import DISCRETE, GAUSSIAN, REALS, SYMBOLS, gauss_hermite, pairs, random_value, states
@@ -237,43 +237,3 @@ def test_superposition_checks_its_parts():
         Jump(CondOT(Real((2, 2), centered=True)))
     with pytest.raises(ValueError, match="at most one Jump"):
         Superposition([(0.5, Jump(path)), (0.5, Jump(path, bins=8))])
-
-
-# ---------------------------------------------------------------------- divergences
-
-
-def random_generators(process, n, seed):
-    """n estimates of a generator, as the leaves (drift or kernel or rates) and a way to rebuild it."""
-    generator = torch.Generator().manual_seed(seed)
-    if isinstance(process, DiscreteJump):
-        return torch.rand(n, 3, 2, generator=generator, dtype=torch.float64), lambda rates: rates
-    if isinstance(process, Jump):
-        kernels = torch.rand(n, 2, process.bins, generator=generator, dtype=torch.float64)
-        return kernels, lambda kernel: RealGenerator(kernel.sum(-1) * 0, kernel.new_zeros(()), kernel, kernel)
-    return torch.randn(n, 2, generator=generator, dtype=torch.float64), lambda b: RealGenerator(b, b.new_zeros(()))
-
-
-@pytest.mark.parametrize(
-    "process",
-    [
-        Flow(CondOT(Real(2))),
-        Diffusion(CondOT(Real(2))),
-        Jump(CondOT(Real(2)), bins=4),
-        DiscreteJump(Masked(Categorical(2, 3))),
-    ],
-    ids=lambda process: type(process).__name__,
-)
-def test_divergences_are_bregman(process):
-    """D ≥ 0, D(a, a) = 0, and E D(A, b) is least at b = E A, which is why noisy estimates may be regressed on."""
-    samples, build = random_generators(process, 50, 0)
-    other, _ = random_generators(process, 50, 1)
-    distance = process.divergence(build(samples), build(other))
-    assert distance.shape == (50,)
-    assert bool((distance > 0).all())
-    torch.testing.assert_close(process.divergence(build(samples), build(samples)), torch.zeros(50, dtype=torch.float64))
-    mean = samples.mean(0).requires_grad_()
-    loss = process.divergence(build(samples), build(mean.expand_as(samples))).mean()
-    (slope,) = torch.autograd.grad(loss, mean)
-    torch.testing.assert_close(slope, torch.zeros_like(slope), rtol=0, atol=1e-9)
-    shifted = (mean + 0.05).detach()
-    assert float(process.divergence(build(samples), build(shifted.expand_as(samples))).mean()) > loss.item()

@@ -10,11 +10,11 @@ import pytest
 import torch
 from scipy import stats as scipy_stats
 
-import egm.simulation.path_weights as backward
-import egm.simulation.simulate as forward
+import egm.simulation.course as module
 from egm.paths import CondOT, Cosine, Masked, Polynomial, ProductPath, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow
-from egm.simulation.clock import Clock, group_ends, make_clock, time_grid
+from egm.simulation.clock import Clock, group_ends, time_grid
+from egm.simulation.course import Course, make_clock
 from egm.simulation.denoiser_error import DenoiserError
 from egm.simulation.path_weights import reverse_log_ratio
 from egm.simulation.simulate import simulate
@@ -146,9 +146,7 @@ def test_clocks_of_solvers():
 
     def made(names, solver, grid, calls=None):
         chosen = {name: processes[name] for name in names}
-        return make_clock(
-            chosen, 7, grid=grid, solver=solver, calls=calls, generator=seeded(), dtype=DOUBLE, device="cpu"
-        )
+        return make_clock(chosen, 7, Course(grid, solver, calls), generator=seeded(), dtype=DOUBLE, device="cpu")
 
     grid = time_grid(4)
     assert len(made("s", "first-hitting", grid)) == 3  # a grid would only cost calls
@@ -212,10 +210,10 @@ def tied(n, dtype):
 def test_ties_leave_weights_finite_and_right(monkeypatch, kind, dtype):
     processes = {"x": kind(PATH["x"]), "s": DiscreteJump(PATH["s"]), "u": DiscreteJump(PATH["u"])}  # type: ignore[arg-type]
     n, error = 40_000, DenoiserError(PATH)
-    monkeypatch.setattr(forward, "make_clock", lambda *_, **__: tied(n, dtype))
+    monkeypatch.setattr(module, "make_clock", lambda *_, **__: tied(n, dtype))
     assert int((tied(n, dtype).times.diff(dim=1) == 0).sum()) > n
     drawn = simulate(
-        wrong_denoiser, PATH, processes, n, grid=time_grid(3), solver="first-hitting", error=error, weigh=True,
+        wrong_denoiser, PATH, processes, n, Course(time_grid(3), "first-hitting", error=error), weigh=True,
         generator=seeded(2), dtype=dtype,
     )  # fmt: skip
     assert drawn.log_ratio is not None
@@ -238,9 +236,9 @@ def test_ties_backwards(monkeypatch):
     x = MEANS[labels[:, 0], labels[:, 1]] + math.sqrt(0.5) * torch.randn(n, generator=generator, dtype=DOUBLE)
     x_1 = {"x": x[:, None], "s": labels[:, :2], "u": labels[:, 2]}
     processes = {"x": Diffusion(PATH["x"]), "s": DiscreteJump(PATH["s"]), "u": DiscreteJump(PATH["u"])}  # type: ignore[arg-type]
-    monkeypatch.setattr(backward, "make_clock", lambda *_, **__: tied(n, DOUBLE))
+    monkeypatch.setattr(module, "make_clock", lambda *_, **__: tied(n, DOUBLE))
     log_ratio = reverse_log_ratio(
-        wrong_denoiser, PATH, processes, x_1, grid=time_grid(3), solver="first-hitting", error=DenoiserError(PATH),
+        wrong_denoiser, PATH, processes, x_1, Course(time_grid(3), "first-hitting", error=DenoiserError(PATH)),
         generator=seeded(4),
     )  # fmt: skip
     assert bool(torch.isfinite(log_ratio).all())
@@ -254,7 +252,7 @@ def test_a_step_of_length_zero_is_as_good_as_none(monkeypatch):
     processes = {"x": Diffusion(path["x"])}  # type: ignore[arg-type]
 
     def weigh(times):
-        monkeypatch.setattr(forward, "make_clock", lambda *_, **__: Clock(0.0, times, None, {}))
+        monkeypatch.setattr(module, "make_clock", lambda *_, **__: Clock(0.0, times, None, {}))
         noise = seeded(5)
         plain = type(variable).noise
 
@@ -265,8 +263,8 @@ def test_a_step_of_length_zero_is_as_good_as_none(monkeypatch):
         moves = iter([True, True, *(times.diff() > 0).tolist()])  # two for the start: x_1 and its noise
         monkeypatch.setattr(type(variable), "noise", skip)
         drawn = simulate(
-            lambda x, t: {"x": 0.5 * x["x"] * t[:, None] + 0.1}, path, processes, 50, grid=time_grid(2),
-            error=DenoiserError(path), weigh=True, generator=noise, dtype=DOUBLE,
+            lambda x, t: {"x": 0.5 * x["x"] * t[:, None] + 0.1}, path, processes, 50,
+            Course(time_grid(2), error=DenoiserError(path)), weigh=True, generator=noise, dtype=DOUBLE,
         )  # fmt: skip
         monkeypatch.setattr(type(variable), "noise", plain)
         return drawn

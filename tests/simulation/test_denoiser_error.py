@@ -8,6 +8,7 @@ import torch
 from egm.paths import VE, VP, CondOT, ProductPath
 from egm.processes import Diffusion
 from egm.simulation.clock import time_grid
+from egm.simulation.course import Course
 from egm.simulation.denoiser_error import BINS, DECAY, SMALLEST, DenoiserError
 from egm.simulation.simulate import simulate
 from egm.spaces import Categorical, Real, Space
@@ -202,8 +203,8 @@ def test_bridges_widened_by_it_have_even_weights(kind):
 
     def ess(error_of):
         drawn = simulate(
-            predict, path, {"x": Diffusion(path["x"])}, n, grid=time_grid(50), error=error_of, weigh=True,  # type: ignore[arg-type]
-            generator=seeded(1), dtype=DOUBLE,
+            predict, path, {"x": Diffusion(path["x"])}, n, Course(time_grid(50), error=error_of),  # type: ignore[arg-type]
+            weigh=True, generator=seeded(1), dtype=DOUBLE,
         )  # fmt: skip
         assert drawn.log_ratio is not None
         log_w = drawn.log_ratio - ((drawn.state["x"] - mean) / s).square().sum(-1) / 2

@@ -11,6 +11,7 @@ from scipy.integrate import solve_ivp
 from egm.paths import CondOT, Cosine, Masked, Polynomial, ProductPath, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow
 from egm.simulation.clock import time_grid
+from egm.simulation.course import Course
 from egm.simulation.simulate import simulate
 from egm.spaces import Categorical, Space
 from support.marginals import LabelledGaussians, TinyIsing
@@ -108,10 +109,8 @@ def test_first_hitting_from_a_later_start():
         return {"s": torch.tensor([1.0, 0.0]).expand(n, 2, 2), "u": torch.full((n, 2), 0.5)}
 
     processes = {"s": DiscreteJump(path["s"]), "u": DiscreteJump(path["u"])}  # type: ignore[arg-type]
-    grid = time_grid(4, start=0.5)
-    draws = simulate(
-        predict, path, processes, n, grid=grid, generator=torch.Generator().manual_seed(0), solver="first-hitting"
-    ).state
+    course = Course(time_grid(4, start=0.5), "first-hitting")
+    draws = simulate(predict, path, processes, n, course, generator=torch.Generator().manual_seed(0)).state
     assert len(seen) == 6
     symbols, times = torch.stack([x for x, _ in seen]), torch.stack([t for _, t in seen])
     hidden = symbols == 2
@@ -146,9 +145,8 @@ def test_first_hitting_reveals_several_variables_with_their_own_schedules():
         return tables | {"c": tables["c"] * kernel / (tables["c"] * kernel).sum(-1, keepdim=True)}
 
     generator = torch.Generator().manual_seed(0)
-    draws = simulate(
-        predict, path, processes, 20_000, grid=time_grid(50), generator=generator, solver="first-hitting"
-    ).state
+    course = Course(time_grid(50), "first-hitting")
+    draws = simulate(predict, path, processes, 20_000, course, generator=generator).state
     assert list(draws) == list(space)
     for name, law in laws.items():
         symbols = draws[name].reshape(20_000, -1)
@@ -169,7 +167,6 @@ def test_reveal_times_at_the_ends_of_the_unit_interval(monkeypatch, power):
             )
 
         monkeypatch.setattr(torch, "rand", ends)
-        draws = simulate(
-            single(oracle), oracle.path, oracle.processes, 50, grid=time_grid(10), solver="first-hitting"
-        ).state
+        course = Course(time_grid(10), "first-hitting")
+        draws = simulate(single(oracle), oracle.path, oracle.processes, 50, course).state
         oracle.space.check(draws)

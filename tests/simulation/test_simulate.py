@@ -10,6 +10,7 @@ import torch
 from egm.paths import VP, CondOT, GaussianPath, Masked, Polynomial, ProductPath, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow, Jump
 from egm.simulation.clock import time_grid
+from egm.simulation.course import Course
 from egm.simulation.simulate import simulate
 from egm.spaces import Categorical, Real, Space
 from support.marginals import LabelledGaussians, TinyIsing
@@ -61,9 +62,9 @@ def test_each_solver_takes_its_own_step(solver, stays):
         seen.append(x["s"] == 2)
         return {"s": torch.full((20_000, 2), 0.5, dtype=DOUBLE)}
 
-    grid, generator = torch.tensor([0.5, 0.9, 1.0], dtype=DOUBLE), torch.Generator().manual_seed(0)
+    course, generator = Course(torch.tensor([0.5, 0.9, 1.0], dtype=DOUBLE), solver), torch.Generator().manual_seed(0)
     processes = {"s": DiscreteJump(path["s"])}  # type: ignore[arg-type]
-    simulate(predict, path, processes, 20_000, grid=grid, solver=solver, generator=generator, dtype=DOUBLE)
+    simulate(predict, path, processes, 20_000, course, generator=generator, dtype=DOUBLE)
     before, after = seen
     assert_counts(torch.bincount(after[before].long()), [1 - stays, stays])
 
@@ -125,11 +126,12 @@ GRIDS = {
 @pytest.mark.parametrize("name", REAL_PATHS)
 def test_single_precision_is_finite_and_leaves_no_mask(name, process, solver, grid):
     oracle = mixed(name, process)
-    options = {"grid": grid, "generator": torch.Generator().manual_seed(0), "dtype": torch.float32}
-    draws = [simulate(single(oracle), oracle.path, oracle.processes, 200, solver=solver, **options).state]
+    options = {"generator": torch.Generator().manual_seed(0), "dtype": torch.float32}
+    courses = [Course(grid, solver)]
     if solver == "bridge" and isinstance(oracle.path["b"], Masked):
-        draws += [simulate(single(oracle), oracle.path, oracle.processes, 200, **options, solver="first-hitting").state]
-    for state in draws:
+        courses += [Course(grid, "first-hitting")]
+    for course in courses:
+        state = simulate(single(oracle), oracle.path, oracle.processes, 200, course, **options).state
         assert state["x"].dtype == torch.float32
         oracle.space.check(state)  # finite, and the mask symbol is not legal
 
@@ -164,12 +166,10 @@ def test_cuda_without_synchronising(process, solver):
         output = {name: t.new_zeros((len(t), *p.output_shape)) for name, p in processes.items()}
         return {name: p.link(output[name]) for name, p in processes.items()}
 
-    options = {"grid": time_grid(5, start=0.1), "generator": torch.Generator("cuda").manual_seed(0), "device": "cuda"}
+    course = Course(time_grid(5, start=0.1), "first-hitting" if solver == "first" else solver)
+    generator = torch.Generator("cuda").manual_seed(0)
     try:
-        if solver == "first":
-            draws = simulate(predict, path, processes, 50, **options, solver="first-hitting").state
-        else:
-            draws = simulate(predict, path, processes, 50, solver=solver, **options).state
+        draws = simulate(predict, path, processes, 50, course, generator=generator, device="cuda").state
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert all(value.device.type == "cuda" for value in draws.values())
@@ -197,7 +197,7 @@ def test_errors_name_the_fix():
     with pytest.raises(ValueError, match=r"the variables \['x'\] need a grid, for example grid=time_grid"):
         run(oracle, 5, solver="first-hitting")
     with pytest.raises(ValueError, match=r"processes must name the variables \['x', 'b'\], got \['x'\]"):
-        simulate(oracle.prediction, oracle.path, {"x": oracle.processes["x"]}, 5, grid=grid)
+        simulate(oracle.prediction, oracle.path, {"x": oracle.processes["x"]}, 5, Course(grid))
     for bad in ([0.0, 0.5], [0.0, 0.6, 0.5, 1.0], [-0.1, 1.0], [0.0, 0.5, 0.5, 1.0]):
         with pytest.raises(ValueError, match=r"grid must increase from grid\[0\] >= 0 to exactly 1"):
             run(oracle, 5, grid=torch.tensor(bad))

@@ -17,6 +17,7 @@ from egm.networks import Preconditioned, ResidualMLP, predict
 from egm.paths import VE, VP, CondOT, Cosine, Masked, ProductPath, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow, Jump
 from egm.simulation.clock import group_ends, time_grid
+from egm.simulation.course import Course
 from egm.simulation.denoiser_error import DenoiserError
 from egm.simulation.flow_map import flow_step
 from egm.simulation.path_weights import reverse_log_ratio, step_log_ratio
@@ -130,10 +131,10 @@ class Case:
         return predict(self.network, self.processes, x, t)
 
     def weights(self, n=20_000, *, grid, solver: Any = "bridge", calls=None, seed=0):
+        course = Course(torch.tensor(grid, dtype=torch.float64), solver, calls, self.error)
         drawn = simulate(
-            self.predict, self.path, self.processes, n, grid=torch.tensor(grid, dtype=torch.float64), solver=solver,
-            calls=calls, error=self.error, weigh=True, generator=torch.Generator().manual_seed(seed),
-            dtype=torch.float64,
+            self.predict, self.path, self.processes, n, course, weigh=True,
+            generator=torch.Generator().manual_seed(seed), dtype=torch.float64,
         )  # fmt: skip
         assert drawn.log_ratio is not None
         assert drawn.log_ratio.dtype == torch.float64
@@ -187,7 +188,7 @@ def test_sites_that_are_revealed_in_groups(calls):
         return case.predict(x, t)
 
     backward = reverse_log_ratio(
-        watched, case.path, case.processes, x_1, solver="first-hitting", calls=calls, generator=generator
+        watched, case.path, case.processes, x_1, Course(None, "first-hitting", calls), generator=generator
     ) - chain_energy(**x_1)
     assert_mean((-backward).exp(), 1 / case.z, "E[1/w] from exact draws")
     assert [6 - hidden for hidden in seen] == [0, *group_ends(6, calls)][-2::-1]
@@ -203,7 +204,8 @@ def test_log_ratios_of_backward_paths_have_the_gradient_of_what_was_predicted():
         return {"s": torch.softmax(logits + low, -1).expand(len(t), -1, -1)}
 
     x_1, generator = {"s": torch.tensor([[0, 1], [1, 1]])}, torch.Generator().manual_seed(0)
-    log_ratio = reverse_log_ratio(predict, path, processes, x_1, solver="first-hitting", generator=generator)
+    course = Course(solver="first-hitting")
+    log_ratio = reverse_log_ratio(predict, path, processes, x_1, course, generator=generator)
     (gradient,) = torch.autograd.grad(log_ratio.sum(), logits)
     # of −Σ log D(value): D minus the one-hot value, summed over both states
     torch.testing.assert_close(gradient, torch.tensor([[0.0, 0.0, 0.0], [1.0, -1.0, 0.0]]))
@@ -280,7 +282,7 @@ def test_a_map_that_folds_is_noticed():
         return {"x": -6.0 * x["x"]}
 
     generator = torch.Generator().manual_seed(0)
-    drawn = simulate(folding, case.path, case.processes, 50, grid=time_grid(2), weigh=True, generator=generator)
+    drawn = simulate(folding, case.path, case.processes, 50, Course(time_grid(2)), weigh=True, generator=generator)
     assert drawn.invertible is not None
     assert not bool(drawn.invertible.any())
 
@@ -325,8 +327,9 @@ def test_log_z_lies_between_the_bounds(target, label, solver, grid):
     forward = case.weights(n, grid=grid, solver=solver)[0].log()
     x_1 = exact_draws(target, n)
     backward = reverse_log_ratio(
-        case.predict, case.path, case.processes, x_1, grid=torch.tensor(grid, dtype=torch.float64), solver=solver,
-        error=case.error, generator=torch.Generator().manual_seed(1),
+        case.predict, case.path, case.processes, x_1,
+        Course(torch.tensor(grid, dtype=torch.float64), solver, error=case.error),
+        generator=torch.Generator().manual_seed(1),
     ) - case.target.latent_energy(x_1)  # fmt: skip
     if target != "mixed":  # 1/w is bounded
         assert_mean((-backward).exp(), 1 / case.z, "E[1/w] from exact draws")
@@ -350,9 +353,9 @@ def test_what_has_no_weights_says_why():
     ]
     for path_, processes, solver, message in refused:
         with pytest.raises(ValueError, match=f"there are no path weights: {message}"):
-            simulate(case.predict, path_, processes, 5, grid=grid, solver=solver, weigh=True)
+            simulate(case.predict, path_, processes, 5, Course(grid, solver), weigh=True)
     diffusion = {"x": Diffusion(case.path["x"])}  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"pass error=DenoiserError\(path\)"):
-        simulate(case.predict, case.path, diffusion, 5, grid=grid, weigh=True)
+        simulate(case.predict, case.path, diffusion, 5, Course(grid), weigh=True)
     with pytest.raises(ValueError, match="a flow is not run backwards"):
-        reverse_log_ratio(case.predict, case.path, case.processes, {"x": torch.zeros(3, 1)}, grid=grid)
+        reverse_log_ratio(case.predict, case.path, case.processes, {"x": torch.zeros(3, 1)}, Course(grid))

@@ -13,6 +13,7 @@ from egm.estimation.energy_model import EnergyModel
 from egm.paths import ProductPath
 from egm.processes import Flow
 from egm.sampler import Sampler
+from egm.simulation.course import Course
 from egm.simulation.denoiser_error import DenoiserError
 from egm.simulation.simulate import simulate
 from egm.simulation.smc import SMC, default_kernel, resample_groups
@@ -50,8 +51,9 @@ def group_means(case, *, groups, size, threshold, seed=0, exchange=resample_grou
         return moved, after
 
     drawn = simulate(
-        case.predict, case.path, case.processes, groups * size, grid=torch.tensor(GRID, dtype=torch.float64),
-        error=case.error, weigh=True, between=between, generator=generator, dtype=torch.float64,
+        case.predict, case.path, case.processes, groups * size,
+        Course(torch.tensor(GRID, dtype=torch.float64), error=case.error), weigh=True, between=between,
+        generator=generator, dtype=torch.float64,
     )  # fmt: skip
     w = (drawn.log_ratio - case.target.latent_energy(drawn.state)).exp()  # type: ignore[operator]
     return w.reshape(groups, size).mean(1), copies
@@ -250,7 +252,7 @@ def test_what_it_needs_is_named(poor):
     case = Case("symbols")
     with pytest.raises(ValueError, match="draws are exchanged on a common grid and with weights"):
         simulate(
-            case.predict, case.path, case.processes, 4, solver="first-hitting", weigh=True,
+            case.predict, case.path, case.processes, 4, Course(solver="first-hitting"), weigh=True,
             between=lambda x, log_ratio, r: (x, log_ratio),
         )  # fmt: skip
 

@@ -9,6 +9,7 @@ import torch
 from egm.paths import VP, CondOT, Cosine, Masked, ProductPath, Time, Uniform
 from egm.processes import Diffusion, Flow
 from egm.simulation.clock import time_grid
+from egm.simulation.course import Course
 from egm.simulation.simulate import simulate
 from egm.spaces import Real, Space
 from support.cases import states
@@ -55,9 +56,9 @@ def test_weak_order_of_the_flow(make, solver, expected):
     starting = StartAt(path, {"x": nodes})
 
     def error(steps):
-        grid = time_grid(steps)
+        course = Course(time_grid(steps), solver)
         flow = {"x": Flow(path["x"])}  # type: ignore[arg-type]
-        draws = simulate(bimodal(path), starting, flow, 400, grid=grid, solver=solver, dtype=DOUBLE).state
+        draws = simulate(bimodal(path), starting, flow, 400, course, dtype=DOUBLE).state
         return float((weights * draws["x"] ** 4).sum()) - (0.8**4 + 6 * 0.8**2 * 0.2 + 3 * 0.2**2)
 
     slope, errors = order(error, [64, 128, 256, 512])
@@ -74,10 +75,8 @@ def test_late_grids_resolve_narrow_targets(name, solver):
     starting = StartAt(oracle.path, {"x": torch.stack([mean, mean + sd])})
     error = {}
     for spacing in ("uniform", "late"):
-        grid = time_grid(50, spacing=spacing)
-        x = simulate(oracle.prediction, starting, oracle.processes, 2, grid=grid, solver=solver, dtype=DOUBLE).state[
-            "x"
-        ]
+        course = Course(time_grid(50, spacing=spacing), solver)
+        x = simulate(oracle.prediction, starting, oracle.processes, 2, course, dtype=DOUBLE).state["x"]
         error[spacing] = abs(float((x[1] - x[0]).square()) / 0.001 - 1)
     assert error["late"] < 0.4 * error["uniform"]
     assert error["late"] < 0.16
@@ -96,11 +95,9 @@ def test_weak_order_of_the_diffusion(monkeypatch, name, solver):
         start = alpha * 0.6 + (alpha**2 * 0.2 + sigma2).sqrt() * next(unit)
         monkeypatch.setattr(Real, "noise", lambda *_, **__: next(unit))
         # on the uniform grid the first-order terms of Euler–Maruyama nearly cancel
-        grid = time_grid(steps, start=float(first), spacing="late")
+        course = Course(time_grid(steps, start=float(first), spacing="late"), solver)
         starting, processes = StartAt(oracle.path, {"x": start}), {"x": Diffusion(path)}  # type: ignore[arg-type]
-        x = simulate(oracle.prediction, starting, processes, steps + 2, grid=grid, solver=solver, dtype=DOUBLE).state[
-            "x"
-        ]
+        x = simulate(oracle.prediction, starting, processes, steps + 2, course, dtype=DOUBLE).state["x"]
         assert next(unit, None) is None
         assert float(x[0]) == pytest.approx(0.6, abs=0.3 / steps)
         return float((x[1:] - x[0]).square().sum()) - 0.2

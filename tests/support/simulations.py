@@ -7,6 +7,7 @@ import torch
 from scipy import stats as scipy_stats
 
 from egm.paths import VE, VP, CondOT, Cosine, Masked, Uniform
+from egm.simulation.course import Course
 from egm.simulation.simulate import simulate
 from support.marginals import LabelledGaussians
 from support.stats import FAILURE_RATE, assert_counts
@@ -30,10 +31,9 @@ def mixed(name, process):
     return oracle
 
 
-def run(oracle, n, *, seed=0, **given):
-    generator = torch.Generator().manual_seed(seed)
-    options: dict[str, Any] = {"dtype": DOUBLE, **given}
-    return simulate(oracle.prediction, oracle.path, oracle.processes, n, generator=generator, **options).state
+def run(oracle, n, *, seed=0, dtype=DOUBLE, **given: Any):
+    generator, course = torch.Generator().manual_seed(seed), Course(**given)
+    return simulate(oracle.prediction, oracle.path, oracle.processes, n, course, generator=generator, dtype=dtype).state
 
 
 def single(oracle):

@@ -8,28 +8,27 @@ denoiser that a diffusion follows is
 
 so every step of a simulation takes the gradient of E^φ. Real variables alone: symbols have no gradient. Where E^φ is
 wrong its gradient may throw draws far out, and E^φ is then trained there: `clip_estimate` cuts the norm of the
-rescaled denoiser (`egm.estimation.losses`) and ends that.
+rescaled denoiser (`egm.processes.denoising`) and ends that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from egm.config.parts import ENERGY, Parts, default_energy_network
 from egm.estimation.energy_model import EnergyModel
-from egm.estimation.losses import cut, rescaling
 from egm.methods.egm_options import EnergyScoreOptions
 from egm.methods.learned_energy import LearnedEnergy
 from egm.methods.registry import add_method
 from egm.methods.regression import Regression, RegressionMethod
 from egm.methods.trained import Trained
-from egm.paths.gaussian import GaussianPath
 from egm.paths.product import ProductPath
-from egm.processes.base import DenoisingProcess, Process
+from egm.processes.base import Process
+from egm.processes.denoising import cut, rescaling
 from egm.simulation.denoiser_error import DenoiserError
 from egm.spaces import State
 from egm.targets.guard import EnergyGuard
@@ -50,7 +49,7 @@ class EnergyScore(nn.Module):
             gradients = torch.autograd.grad(energy.sum(), list(leaves.values()))
         variables = self._path.space.real
         scores = {name: -variables[name].project(g) for name, g in zip(leaves, gradients, strict=True)}
-        paths = {name: cast(GaussianPath, self._path[name]) for name in state}
+        paths = self._path.gaussian
         found = {name: paths[name].denoised_by_score(x, scores[name], t, t) for name, x in state.items()}
         if self._clip is None:
             return found
@@ -74,7 +73,7 @@ class BNEM(RegressionMethod):
         error: DenoiserError | None = None,
     ) -> None:
         for name, process in processes.items():
-            if not isinstance(process, DenoisingProcess):
+            if not process.predicts_mean:
                 raise ValueError(
                     f"bnem follows the gradient of an energy, which '{name}' with a {type(process).__name__} does not"
                     " have; use method='egm-bs'"

@@ -1,1 +1,1 @@
-"""The generator estimated by self-normalised importance sampling, the intermediate energy, and regression losses."""
+"""The generator estimated by self-normalised importance sampling, and the intermediate energy."""

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 from egm.networks.base import is_built_in
-from egm.paths.discrete import Masked
 from egm.paths.product import ProductPath
 from egm.spaces import State
 from egm.targets.base import Target
@@ -47,7 +46,7 @@ class EnergyModel(nn.Module):
         self.network = network
         self._path, self._target = path, target
         has_terms = target is not None and target.has_partial_energy
-        possible = has_terms and all(isinstance(part, Masked) for part in path.paths.values())
+        possible = has_terms and path.reveals
         if forward_looking and not possible:
             raise ValueError(
                 f"forward_looking needs masked paths and a target with a partial energy; {target!r} on these paths has"
@@ -104,5 +103,5 @@ class EnergyModel(nn.Module):
 
 def unfinished(path: ProductPath, x_t: State) -> Tensor:
     """Whether any site of a masked variable is still masked, bool [...]; the path has one at least."""
-    masked = {name: part for name, part in path.paths.items() if isinstance(part, Masked)}
-    return torch.stack([part.occurrences(x_t[name], part.variable.mask) > 0 for name, part in masked.items()]).any(0)
+    left = [part.occurrences(x_t[name], part.variable.mask) > 0 for name, part in path.revealing.items()]
+    return torch.stack(left).any(0)

@@ -37,8 +37,7 @@ from torch import Tensor
 from egm.estimation.proposals import OwnSteps, make_proposals
 from egm.paths.base import Proposal, Time
 from egm.paths.product import ProductPath
-from egm.processes.base import DenoisingProcess, Process
-from egm.processes.jump import Jump
+from egm.processes.base import Process
 from egm.spaces import Space, State
 
 DRAW_TOGETHER = 128  # proposals drawn by one call, whatever the chunk: random numbers do not depend on memory
@@ -109,7 +108,7 @@ def estimate(
     peak: Tensor | None = None
     total = square = torch.zeros(())
     averages: State = {}
-    denoised = {name: process for name, process in processes.items() if isinstance(process, DenoisingProcess)}
+    denoised = {name: process for name, process in processes.items() if process.predicts_mean}
     sums = dict.fromkeys(denoised if centred else (), torch.zeros(()))  # of end points, without weights
     for start in range(0, count, chunk):
         stop = min(start + chunk, count)
@@ -193,8 +192,8 @@ def chunk_size(processes: Mapping[str, Process[Any]], x_t: State, *, count: int,
 
     `tables` are bytes that a proposal of every state takes beside its end points.
     """
-    bins = {name: process.bins if isinstance(process, Jump) else 1 for name, process in processes.items()}
-    each = TEMPORARIES * (tables + sum(x.numel() * x.element_size() * bins[name] for name, x in x_t.items()))
+    sizes = {name: x.numel() * x.element_size() * processes[name].expansion for name, x in x_t.items()}
+    each = TEMPORARIES * (tables + sum(sizes.values()))
     if each == 0:
         raise ValueError("the batch of states is empty")
     block = min(count, DRAW_TOGETHER)

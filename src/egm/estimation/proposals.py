@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 
 from egm.paths.base import Proposal, Time
-from egm.paths.gaussian import GaussianPath
 from egm.paths.product import ProductPath
-from egm.processes.base import DenoisingProcess, Process
+from egm.processes.base import Process
 from egm.processes.diffusion import Diffusion
 from egm.spaces import State
 
@@ -71,10 +70,9 @@ def make_proposals(
 
 def _of_path(path: ProductPath, x_t: State, t: Time, r: Time, *, law: Proposal) -> Proposals:
     """Flat proposals, or those of the reference law."""
-    gaussian = {name: part for name, part in path.paths.items() if isinstance(part, GaussianPath)}
 
     def means() -> State:
-        return {name: part.proposal_law(x_t[name], t, r, law=law)[0] for name, part in gaussian.items()}
+        return {name: part.proposal_law(x_t[name], t, r, law=law)[0] for name, part in path.gaussian.items()}
 
     draw = path.proposer(x_t, t, r, law=law)
     if law == "flat":
@@ -86,7 +84,7 @@ def _of_sampler(
     path: ProductPath, processes: Mapping[str, Process[Any]], x_t: State, t: Time, r: Time, *, own: OwnSteps
 ) -> Proposals:
     """The sampler's own steps; those of a flow are its diffusion's, which has a density."""
-    bridges = {name: Diffusion(p.path) for name, p in processes.items() if isinstance(p, DenoisingProcess)}
+    bridges = {name: Diffusion(p.path) for name, p in processes.items() if p.predicts_mean}
     symbols = {name: process for name, process in processes.items() if name not in bridges}
 
     def draw(count: int, generator: torch.Generator | None) -> State:

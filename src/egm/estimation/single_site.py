@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from egm.paths.discrete import Masked
 from egm.paths.product import ProductPath
 from egm.spaces import State
 
@@ -51,9 +50,10 @@ def single_site(
 
     `energy` is E_t on latent states [n, count, b, ...]; it is called once, t > 0.
     """
-    part = path[name]
-    if not isinstance(part, Masked):
-        raise ValueError(f"the single-site bootstrap reveals masked sites, but '{name}' follows {type(part).__name__}")
+    if name not in path.revealing:
+        kind = type(path[name]).__name__
+        raise ValueError(f"the single-site bootstrap reveals masked sites, but '{name}' follows {kind}")
+    part = path.revealing[name]
     variable, x = part.variable, x_t[name]
     batch, n = len(x), variable.size
     flat = x.reshape(batch, -1)

@@ -15,25 +15,22 @@ import torch
 from torch import Tensor, nn
 
 from egm.estimation.energy_model import EnergyModel
-from egm.estimation.losses import variable_loss
 from egm.methods.egm_options import (
     BootstrapOptions,
     EGMBSOptions,
     EGMOptions,
     EnergyOptions,
     EstimateOptions,
-    LossOptions,
+    RegressionOptions,
 )
 from egm.methods.learned_energy import LearnedEnergy
 from egm.methods.registry import add_method, add_options
 from egm.methods.regression import Regression, RegressionMethod
 from egm.methods.trained import Trained
-from egm.paths.discrete import Masked
 from egm.paths.product import ProductPath
-from egm.processes.base import DenoisingProcess, Process
-from egm.processes.jump import Jump
+from egm.processes.base import LossOptions, Process
 from egm.simulation.denoiser_error import DenoiserError
-from egm.spaces import State
+from egm.spaces import Real, State
 from egm.targets.guard import EnergyGuard
 
 
@@ -65,7 +62,7 @@ class EGM(RegressionMethod):
             self.learned = LearnedEnergy(energy_model, options)
             sites = options.sites if options.bootstrap == "single-site" else 0
         check_processes(path, processes, estimator=options.estimator, bootstrapped=self.learned is not None)
-        if sites and not any(isinstance(part, Masked) for part in path.paths.values()):
+        if sites and not path.revealing:
             raise ValueError(
                 "bootstrap='single-site' reveals masked sites and no variable follows a Masked path;"
                 " use bootstrap='proposals'"
@@ -82,15 +79,13 @@ class EGM(RegressionMethod):
         x_t, t, got, sites, target = self.regression(x_1, first=first, generator=generator)
         output = self.network(x_t, t)
         self.measure_error(x_1, output, t)
-        total = torch.zeros((), device=t.device)
+        o, total = self.options, torch.zeros((), device=t.device)
+        how = LossOptions(real=o.real_loss, symbols=o.symbol_loss, clip=o.clip_estimate)
         # States whose proposals all have zero density say nothing about the generator.
-        weight = (got.ess > 0).to(t.dtype) * (t if self.options.time_weight == "t" else 1.0)
+        weight = (got.ess > 0).to(t.dtype) * (t if o.time_weight == "t" else 1.0)
         for name, process in self.processes.items():
-            o, symbols = self.options, name in self.path.space.categorical
-            loss = variable_loss(
-                process, x_t[name], t, got.prediction[name], output[name],
-                real=o.real_loss, symbols=o.symbol_loss, clip=o.clip_estimate, sites=sites.get(name),
-            )  # fmt: skip
+            expected, symbols = got.prediction[name], name in self.path.space.categorical
+            loss = process.loss(x_t[name], t, expected, output[name], how=how, sites=sites.get(name))
             total = total + (o.lambda_disc if symbols else o.lambda_cont) * (weight * loss).mean()
         shown = {"sampler_loss": total.detach()}
         if not self.regression.without_proposals:
@@ -131,18 +126,19 @@ def check_processes(
     path: ProductPath, processes: Mapping[str, Process[Any]], *, estimator: str, bootstrapped: bool
 ) -> None:
     """Raise where a process cannot be bootstrapped, or an estimator has nothing to average."""
-    jumps = [name for name, process in processes.items() if isinstance(process, Jump)]
-    if bootstrapped and jumps:
+    fixed = {name: type(process).__name__ for name, process in processes.items() if not process.bootstraps}
+    for name, kind in fixed.items() if bootstrapped else ():
         raise ValueError(
-            f"egm-bs cannot train the continuous jump of '{jumps[0]}': it has no conditional generator for r < 1"
-            " that is consistent with the one for r = 1, so bootstrapping has nothing to average;"
-            " use method='egm', or a Flow or Diffusion"
+            f"egm-bs cannot train the {kind} of '{name}': it has no conditional generator for r < 1 that is"
+            " consistent with the one for r = 1, so bootstrapping has nothing to average; use method='egm', or a"
+            " Flow or Diffusion"
         )
     if estimator == "end-points":
         return
     bootstrapped = bootstrapped and estimator == "scores"
-    denoised = any(isinstance(process, DenoisingProcess) for process in processes.values())
-    if bootstrapped or jumps or not denoised:
+    reals = {name: process for name, process in processes.items() if isinstance(process.path.variable, Real)}
+    jumps = [name for name, process in reals.items() if not process.predicts_mean]
+    if bootstrapped or jumps or not reals:
         scores = "averages the gradient of the target's energy for the flows and diffusions of method='egm'"
         what = scores if estimator == "scores" else "centres the estimates of flows and diffusions"
         why = "E^φ is bootstrapped" if bootstrapped else f"'{jumps[0]}' jumps" if jumps else "there are none"
@@ -150,7 +146,7 @@ def check_processes(
 
 
 add_options("estimates (EGM, EGM-BS, iEFM, iDEM, BNEM)", EstimateOptions)
-add_options("loss of the denoiser (EGM, EGM-BS, iEFM, iDEM)", LossOptions)
+add_options("loss of the denoiser (EGM, EGM-BS, iEFM, iDEM)", RegressionOptions)
 add_options("intermediate energy (EGM-BS, BNEM)", EnergyOptions)
 add_options("bootstrapping (EGM-BS)", BootstrapOptions)
 add_method(

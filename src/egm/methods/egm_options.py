@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from egm.estimation.losses import RealLoss, SymbolLoss
+from egm.processes.base import RealLoss, SymbolLoss
 from egm.train.method import T_MAX
 from egm.util.numbers import check_numbers
 
@@ -39,7 +39,7 @@ class EstimateOptions:
 
 
 @dataclass(frozen=True)
-class LossOptions:
+class RegressionOptions:
     """How the denoiser is regressed on estimates.
 
     Attributes:
@@ -118,20 +118,20 @@ class BootstrapOptions:
 
 
 @dataclass(frozen=True)
-class EGMOptions(EstimateOptions, LossOptions):
+class EGMOptions(EstimateOptions, RegressionOptions):
     """Options of EGM."""
 
     def __post_init__(self) -> None:
         EstimateOptions.__post_init__(self)
-        LossOptions.__post_init__(self)
+        RegressionOptions.__post_init__(self)
 
 
 @dataclass(frozen=True)
-class EGMBSOptions(EstimateOptions, LossOptions, EnergyOptions, BootstrapOptions):
+class EGMBSOptions(EstimateOptions, RegressionOptions, EnergyOptions, BootstrapOptions):
     """Options of EGM-BS."""
 
     def __post_init__(self) -> None:
-        for group in (EstimateOptions, LossOptions, EnergyOptions, BootstrapOptions):
+        for group in (EstimateOptions, RegressionOptions, EnergyOptions, BootstrapOptions):
             group.__post_init__(self)
 
 

@@ -29,8 +29,6 @@ from egm.estimation.single_site import single_site
 from egm.methods.egm_options import EstimateOptions
 from egm.methods.learned_energy import LearnedEnergy
 from egm.networks.base import activation_bytes, predict
-from egm.paths.discrete import Masked
-from egm.paths.gaussian import VE
 from egm.paths.product import ProductPath
 from egm.processes.base import Process
 from egm.simulation.denoiser_error import DenoiserError
@@ -49,7 +47,7 @@ class Regression:
         energy, path, processes, network, error: see `Method`.
         options: of estimates.
         learned: E^φ; without it end points are always at r = 1.
-        estimator: what is averaged for real variables, see `LossOptions`.
+        estimator: what is averaged for real variables, see `RegressionOptions`.
         sites: masked sites that the single-site bootstrap looks at in each state; 0 for proposals.
     """
 
@@ -133,10 +131,9 @@ class Regression:
         self, x_t: State, t: Tensor, far: int, generator: torch.Generator
     ) -> tuple[Estimate, dict[str, Tensor], Tensor]:
         """Tables of masked variables in the limit r → t; proposals for what is left."""
-        masked = [name for name, path in self.path.paths.items() if isinstance(path, Masked)]
         known = {
             name: single_site(self._site_energy, self.path, name, x_t, t, count=self.sites, generator=generator)
-            for name in masked
+            for name in self.path.revealing
         }
         tables, sites = {n: k.table for n, k in known.items()}, {n: k.sites for n, k in known.items()}
         if self.without_proposals:
@@ -147,7 +144,7 @@ class Regression:
                 end = self._estimate(self.energy, x_t, t, slice(far, None), generator=generator, short=True)
                 target = torch.cat([target[:far], end.energy])
             return Estimate(tables, target, torch.ones_like(target)), sites, target
-        if len(masked) == len(self.processes):
+        if self.path.reveals:
             end = self._estimate(self.energy, x_t, t, slice(None), generator=generator)
             return Estimate(tables, end.energy, end.ess), sites, end.energy
         got, target = self._proposal_estimates(x_t, t, far, generator)
@@ -190,10 +187,10 @@ class Regression:
         Neighbours are compared at equal t: only complete states, E_t = E − log p_{t|1}(x_t | x_t), tie early times to
         the target.
         """
-        learned, paths = self._required_energy()(x_t, t), self.path.paths
-        masked = {name: path.active(x_t[name]) for name, path in paths.items() if isinstance(path, Masked)}
+        learned = self._required_energy()(x_t, t)
+        masked = {name: part.active(x_t[name]) for name, part in self.path.revealing.items()}
         looking = self.learned is not None and self.learned.model.forward_looking
-        if len(masked) < len(paths) or looking or self._direct:
+        if not self.path.reveals or looking or self._direct:
             return learned
         complete = {name: x_t[name].masked_fill(sites, 0) for name, sites in masked.items()}
         return torch.where(unfinished(self.path, x_t), learned, self.energy(complete) - self.path.log_prob(x_t, x_t, t))
@@ -201,8 +198,7 @@ class Regression:
     @property
     def without_proposals(self) -> bool:
         """Whether single sites give all predictions and Ê_t, so that there are no weights."""
-        masked = all(isinstance(part, Masked) for part in self.path.paths.values())
-        return bool(self.sites) and self.learned is not None and masked and not self._direct
+        return bool(self.sites) and self.learned is not None and self.path.reveals and not self._direct
 
     @property
     def _direct(self) -> bool:
@@ -265,7 +261,7 @@ class RegressionMethod(Method):
 
 def default_t_min(path: ProductPath) -> float:
     """0.01 where proposals are singular at t = 0, otherwise 0."""
-    return 0.0 if all(isinstance(part, VE | Masked) for part in path.paths.values()) else 0.01
+    return 0.01 if any(part.singular_at_start for part in path.paths.values()) else 0.0
 
 
 def _tail(estimate: Estimate, start: int) -> Estimate:

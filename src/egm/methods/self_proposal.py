@@ -5,7 +5,7 @@ rounds, and trains on x_1 resampled in proportion to its weight, by conditional 
 
     x_t ~ p_{t|1}(· | x_1),   loss = Σ_reals ‖o − o_θ‖²/d + Σ_symbols CE(x_1^i, D_θ^i) over the sites still to come,
 
-o the rescaled denoiser (`egm.estimation.losses`) and the cross-entropy of masked sites divided by 1 − κ_t. For κ_t = t
+o the rescaled denoiser (`DenoisingProcess.loss`) and the cross-entropy of masked sites divided by 1 − κ_t. For κ_t = t
 that makes its mean the path's own −log-likelihood, but for a cut: 1 − κ_t counts as at least 1/sites, which takes
 variance and some weight from the last reveals and leaves the minimiser. The target is reached through π_b ∝ p_ref^{1−b}
 exp(−bE), p_ref the law of the untrained sampler: every round moves b up to the largest value at which the new draws
@@ -27,14 +27,12 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from egm.draws.diagnostics import weight_ess
-from egm.estimation.losses import variable_loss
 from egm.methods.registry import add_method, add_options
 from egm.methods.trained import Trained
-from egm.paths.discrete import Masked
 from egm.paths.product import ProductPath
 from egm.processes.base import Process
+from egm.simulation.course import Course
 from egm.simulation.denoiser_error import DenoiserError
-from egm.simulation.path_weights import why_unweighted
 from egm.simulation.simulate import Simulation
 from egm.spaces import State
 from egm.targets.guard import EnergyGuard
@@ -83,7 +81,7 @@ class SelfProposal(Method):
         error: DenoiserError,
         options: SPOptions,
     ) -> None:
-        if (reason := why_unweighted(processes, "bridge")) is not None:
+        if (reason := Course().why_unweighted(processes)) is not None:
             raise ValueError(
                 f"egm-sp trains on weighted draws, and there are no path weights: {reason}, or use method='egm'"
             )
@@ -151,14 +149,13 @@ class SelfProposal(Method):
         output = self.network(x_t, t)
         total = torch.zeros((), device=t.device)
         for name, process in self.processes.items():
-            part, x = self.path[name], x_1[name]
-            sites = None
+            x, sites = x_1[name], None
             if name in self.path.space.categorical:
                 x = one_hot(x, process.path.variable.size).to(output[name].dtype)
-            if isinstance(part, Masked):
+            if (part := self.path.revealing.get(name)) is not None:
                 left = (1 - part.kappa(part.over_sites(t, x_t[name]))).clamp(min=1 / part.variable.sites)
                 sites = part.active(x_t[name]) / left
-            total = total + variable_loss(process, x_t[name], t, x, output[name], sites=sites).mean()
+            total = total + process.loss(x_t[name], t, x, output[name], sites=sites).mean()
         self.measure_error(x_1, output, t)
         state = {"ess": self.ess.clone(), "b": self.b.clone(), "power": self.power.clone()}
         return {"loss": total, "sampler_loss": total.detach(), **state}

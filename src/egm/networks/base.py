@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from egm.networks.fused import project
 from egm.paths.base import Time
 from egm.paths.product import ProductPath
-from egm.processes.base import DenoisingProcess, Process
+from egm.processes.base import Process
 from egm.spaces import Categorical, Real, Space, State
 
 
@@ -153,8 +153,7 @@ def _checked(outputs: Mapping[str, Tensor], name: str, process: Process[Any], x:
     if name not in outputs:
         raise ValueError(f"the network gave no output for the variable '{name}', only for {list(outputs)}")
     output, shape = outputs[name], process.output_shape
-    axes = len(shape) if isinstance(process, DenoisingProcess) else len(shape) - 1  # tables have an axis of their own
-    expected = (*x.shape[: x.ndim - axes], *shape)
+    expected = (*process.path.batch_shape(x), *shape)
     if not isinstance(output, Tensor) or not output.is_floating_point():
         kind = output.dtype if isinstance(output, Tensor) else type(output).__name__
         raise TypeError(f"the network's output for '{name}' must be a floating-point tensor, got {kind}")

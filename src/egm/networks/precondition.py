@@ -29,7 +29,7 @@ class Preconditioned(nn.Module):
 
     Args:
         body: a network for latent states (`egm.networks.Body`, or any module with its `forward`).
-        path: the path whose states it sees; the path of a Real variable must be Gaussian.
+        path: the path whose states it sees.
     """
 
     def __init__(self, body: nn.Module, path: ProductPath) -> None:
@@ -40,9 +40,6 @@ class Preconditioned(nn.Module):
             raise ValueError(
                 f"the network was built for {getattr(body, 'space', None)!r}, but the path is one of {path.space!r}"
             )
-        for name in path.space.real:
-            if not isinstance(path[name], GaussianPath):
-                raise TypeError(f"the path of '{name}' must be Gaussian (CondOT, VE, VP), got {path[name]!r}")
         self.body = body
         self.path = path
 
@@ -53,7 +50,7 @@ class Preconditioned(nn.Module):
 
     def forward(self, state: State, t: Tensor) -> State:
         """Denoised means [..., *latent_shape] and log-rates of Real variables; everything else as the body gives it."""
-        paths = {name: cast(GaussianPath, self.path[name]) for name in self.path.space.real}
+        paths = self.path.gaussian
         times = {name: path.over_sites(t, state[name]) for name, path in paths.items()}
         scales = {name: (p.alpha(times[name]).square() + p.variance(times[name])).rsqrt() for name, p in paths.items()}
         result = dict(self.body({**state, **{name: scales[name] * state[name] for name in paths}}, t))

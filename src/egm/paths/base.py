@@ -33,10 +33,16 @@ class Path(ABC, Generic[V]):
 
     Attributes:
         earliest: the first time at which the prior has a density; simulations begin there or later.
+        singular_at_start: whether flat proposals, velocities or rates diverge at t = 0, so that training and
+            simulations begin a little later by default.
+        reveals: whether sites hide behind the mask symbol and are revealed one by one, each at a time τ with
+            P(τ ≤ t) = κ_t; then it is a `DiscretePath`.
     """
 
     variable: V
     earliest: float = 0.0
+    singular_at_start: bool = True
+    reveals: bool = False
 
     @abstractmethod
     def sample(self, x_r: Tensor, t: Time, r: Time = 1.0, *, generator: torch.Generator | None = None) -> Tensor:

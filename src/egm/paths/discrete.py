@@ -135,6 +135,9 @@ class DiscretePath(Path[Categorical]):
 class Masked(DiscretePath):
     """Symbols hidden behind a mask symbol M, revealed once."""
 
+    singular_at_start = False
+    reveals = True
+
     @property
     def alphabet(self) -> int:
         return self.variable.size + 1

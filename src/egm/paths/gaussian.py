@@ -156,6 +156,8 @@ class CondOT(GaussianPath):
 class VE(GaussianPath):
     """Variance exploding: α = 1, σ_t² = σ_min² ((σ_max/σ_min)^{2(1−t)} − 1), in units of the variable's scale."""
 
+    singular_at_start = False
+
     def __init__(self, variable: Real, *, sigma_min: float = 0.01, sigma_max: float = 2.0) -> None:
         super().__init__(variable)
         if not 0 < sigma_min < sigma_max:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias, get_args
+from typing import TypeAlias, cast, get_args
 
 import torch
 from torch import Tensor
 
 from egm.paths.base import Path, Proposal, Time
-from egm.paths.discrete import Masked
-from egm.paths.gaussian import CondOT
+from egm.paths.discrete import DiscretePath, Masked
+from egm.paths.gaussian import CondOT, GaussianPath
 from egm.spaces import Categorical, Real, Space, State
 
 AnyPath: TypeAlias = Path[Real] | Path[Categorical]
@@ -21,6 +21,12 @@ class ProductPath:
     """One path for each variable of a space, CondOT (Real) and Masked (Categorical) where none is given.
 
     States are latent states (`Space.to_latent`).
+
+    Attributes:
+        space: the variables.
+        paths: the path of every variable.
+        gaussian: the paths of real variables.
+        revealing: the paths that reveal sites one by one.
 
     >>> import egm
     >>> space = egm.Space(v=egm.Real(2), h=egm.Categorical(2, shape=3))
@@ -44,9 +50,19 @@ class ProductPath:
             name: paths.get(name) or (CondOT(variable) if isinstance(variable, Real) else Masked(variable))
             for name, variable in space.variables.items()
         }
+        for name in space.real:
+            if not isinstance(self.paths[name], GaussianPath):
+                raise TypeError(f"the path of '{name}' must be Gaussian (CondOT, VE, VP), got {self.paths[name]!r}")
+        self.gaussian = {name: cast(GaussianPath, self.paths[name]) for name in space.real}
+        self.revealing = {name: cast(DiscretePath, path) for name, path in self.paths.items() if path.reveals}
 
     def __getitem__(self, name: str) -> AnyPath:
         return self.paths[name]
+
+    @property
+    def reveals(self) -> bool:
+        """Whether every variable's path reveals its sites one by one."""
+        return len(self.revealing) == len(self.paths)
 
     def sample(self, x_r: State, t: Time, r: Time = 1.0, *, generator: torch.Generator | None = None) -> State:
         """Draw x_t ~ p_{t|r}(· | x_r)."""

@@ -1,6 +1,7 @@
 """Processes that follow a path: flow, diffusion, continuous jump, discrete jump and their superposition."""
 
-from egm.processes.base import BridgingProcess, DenoisingProcess, Process, RealGenerator
+from egm.processes.base import LossOptions, Process, RealGenerator
+from egm.processes.denoising import BridgingProcess, DenoisingProcess
 from egm.processes.diffusion import Diffusion
 from egm.processes.discrete_jump import DiscreteJump
 from egm.processes.flow import Flow
@@ -14,6 +15,7 @@ __all__ = [
     "DiscreteJump",
     "Flow",
     "Jump",
+    "LossOptions",
     "Process",
     "RealGenerator",
     "Superposition",

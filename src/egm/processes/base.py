@@ -6,14 +6,16 @@ and on symbols L f(x) = Σ_i Σ_y rate_i(y | x) (f(x with x_i = y) − f(x)). Ge
 averaging the *conditional* generators F_{t|r} over the law of the end point x_r given x_t gives the *marginal* one.
 
 Flow, diffusion and discrete jump depend on the end point through the denoiser alone (E[x_1 | x_t] for reals,
-p(x_1 | x_t) for symbols), the continuous jump through its kernel; that is the `prediction` a network makes.
+p(x_1 | x_t) for symbols), the continuous jump through its kernel; that is the `prediction` a network makes. It is
+trained by a Bregman divergence D(estimate, prediction), which the mean of noisy estimates minimises; each kind of
+prediction has its own (`Process.loss`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +25,26 @@ from egm.paths.gaussian import GaussianPath
 from egm.spaces.variables import Real
 
 G = TypeVar("G")
+RealLoss: TypeAlias = Literal["denoiser", "generator"]
+SymbolLoss: TypeAlias = Literal["cross-entropy", "squared"]
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """What `Process.loss` compares.
+
+    Attributes:
+        real: for means of real variables, the rescaled "denoiser" or the drift of the "generator".
+        symbols: for tables of symbols, "cross-entropy" or "squared".
+        clip: largest norm of what a mean is regressed on.
+    """
+
+    real: RealLoss = "denoiser"
+    symbols: SymbolLoss = "cross-entropy"
+    clip: float | None = None
+
+
+DEFAULT_LOSS = LossOptions()
 
 
 @dataclass(frozen=True)
@@ -58,10 +80,29 @@ class Process(ABC, Generic[G]):
     Attributes:
         path: the path it follows.
         has_density: whether `log_step` exists.
+        deterministic: whether a step is a differentiable map without noise, and the generator a drift alone. Path
+            weights then take the determinant of the map, and the process is not run backwards.
+        widened: whether `step` and `log_step` take `error`, the variance of the prediction's error.
+        predicts_mean: whether the prediction is the mean E[x_1 | x_t] of a real variable.
+        bootstraps: whether `conditional` knows r < 1, with F_{t|1} as its mean over x_r; EGM-BS needs that.
     """
 
     path: Any
     has_density: bool = False
+    deterministic: bool = False
+    widened: bool = False
+    predicts_mean: bool = False
+    bootstraps: bool = True
+
+    @property
+    def reveals(self) -> bool:
+        """Whether sites may be revealed one at a time, by the table that is predicted (first hitting)."""
+        return False
+
+    @property
+    def expansion(self) -> int:
+        """How many numbers `average` makes at once of each number of an end point; memory is planned by it."""
+        return 1
 
     @property
     @abstractmethod
@@ -115,8 +156,26 @@ class Process(ABC, Generic[G]):
         return True
 
     @abstractmethod
-    def divergence(self, estimate: G, prediction: G) -> Tensor:
-        """The Bregman divergence D(estimate, prediction) that trains the process, shape [...]."""
+    def loss(
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        estimate: Tensor,
+        output: Tensor,
+        *,
+        how: LossOptions = DEFAULT_LOSS,
+        sites: Tensor | None = None,
+    ) -> Tensor:
+        """The regression loss of a network's output, [...]: it is least where the prediction is the mean estimate.
+
+        Args:
+            x_t: states [..., *shape] at the times t.
+            t: [...].
+            estimate: what the prediction is regressed on (`Estimate.prediction`).
+            output: what the network gives, before `link`.
+            how: what is compared; each process takes the options that concern its prediction.
+            sites: weights [..., *shape] of the sites of a symbol, see `DiscreteJump.loss`.
+        """
 
 
 class RealProcess(Process[RealGenerator]):
@@ -132,80 +191,6 @@ class RealProcess(Process[RealGenerator]):
     ) -> Tensor:
         start, end = self.path.times(t, r, x_t)
         return euler_step(self.marginal(x_t, prediction, t), x_t, end - start, self.path.variable, generator=generator)
-
-    def divergence(self, estimate: RealGenerator, prediction: RealGenerator) -> Tensor:
-        return real_divergence(estimate, prediction, self.path.variable)
-
-
-class DenoisingProcess(RealProcess):
-    """A process on a Gaussian path whose prediction is the denoiser E[x_1 | x_t]."""
-
-    @property
-    def output_shape(self) -> tuple[int, ...]:
-        return self.path.variable.latent_shape
-
-    def link(self, output: Tensor) -> Tensor:
-        return self.path.variable.project(output)
-
-    def marginal(self, x_t: Tensor, prediction: Tensor, t: Time) -> RealGenerator:
-        return self.conditional(x_t, self.path.variable.project(prediction), t)
-
-    def average(self, x_t: Tensor, x_r: Tensor, weights: Tensor, t: Time) -> Tensor:
-        return self.path.average(x_r, weights)
-
-    def prediction(self, x_t: Tensor, average: Tensor, t: Time, r: Time = 1.0) -> Tensor:
-        return self.path.denoised(x_t, average, t, r)
-
-
-class BridgingProcess(DenoisingProcess):
-    """A denoising process whose steps are Gaussian: the bridge towards x_1, averaged over x_1 ~ N(x̂_1, err I).
-
-    With the bridge N(M x_t + B x_1, V I), the step is K(x_r | x_t) = N(M x_t + B x̂_1, (V + B² err) I).
-    """
-
-    has_density = True
-
-    @abstractmethod
-    def bridge(self, x_t: Tensor, x_1: Tensor, t: Time, r: Time) -> tuple[Tensor, Tensor, Tensor]:
-        """The law of x_r given x_t, on the way to a known x_1: its mean, V and B (the last two broadcast over sites).
-
-        For x_t ~ p_{t|1}(· | x_1) it has to give x_r ~ p_{r|1}(· | x_1).
-        """
-
-    def step(
-        self,
-        x_t: Tensor,
-        prediction: Tensor,
-        t: Time,
-        r: Time,
-        *,
-        error: Tensor | float = 0.0,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """The bridge towards the denoised point, widened by the denoiser's error variance a coordinate.
-
-        `error` has the batch's shape, or also the variable's own axes where it differs between coordinates. With
-        error = 0 the last step (r = 1) lands on the prediction and has no density.
-        """
-        mean, variance = self._moments(x_t, prediction, t, r, error)
-        noise = self.path.variable.noise(
-            self.path.batch_shape(x_t), generator=generator, dtype=x_t.dtype, device=x_t.device
-        )
-        return mean + variance.sqrt() * noise
-
-    def log_step(
-        self, x_r: Tensor, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, error: Tensor | float = 0.0
-    ) -> Tensor:
-        """log K(x_r | x_t) of `step`, shape [...]."""
-        mean, variance = self._moments(x_t, prediction, t, r, error)
-        return self.path.variable.diagonal_log_prob(x_r - mean, variance)
-
-    def _moments(
-        self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, error: Tensor | float
-    ) -> tuple[Tensor, Tensor]:
-        mean, variance, b = self.bridge(x_t, self.path.variable.project(prediction), t, r)
-        each = isinstance(error, Tensor) and error.ndim == x_t.ndim
-        return mean, variance + b.square() * (error if each else self.path.over_sites(error, x_t))
 
 
 def euler_step(
@@ -235,25 +220,3 @@ def sample_table(table: Tensor, *, generator: torch.Generator | None = None) -> 
     u = torch.rand(table.shape[:-1], generator=generator, dtype=table.dtype, device=table.device)
     # clamp: a table that sums to zero (no jump can happen) still yields a legal index
     return (cumulative <= (u * cumulative[..., -1])[..., None]).sum(-1).clamp(max=table.shape[-1] - 1)
-
-
-def generalised_kl(estimate: Tensor, prediction: Tensor, axes: int) -> Tensor:
-    """Σ a log(a/b) − a + b over the last `axes` axes, a = estimate ≥ 0, b = prediction ≥ 0 (zero at a = b = 0)."""
-    positive = estimate > 0
-    ratio = torch.where(positive, estimate, 1.0).log() - torch.where(positive, prediction, 1.0).log()
-    return _sum_last(estimate * ratio - estimate + prediction, axes)
-
-
-def real_divergence(estimate: RealGenerator, prediction: RealGenerator, variable: Real) -> Tensor:
-    """‖drift − drift‖², plus the generalised KL of the jump kernels where there are any, shape [...]."""
-    axes = len(variable.latent_shape)
-    total = _sum_last((estimate.drift - prediction.drift).square(), axes)
-    if estimate.kernel is None and prediction.kernel is None:
-        return total
-    if estimate.kernel is None or prediction.kernel is None:
-        raise ValueError("one generator jumps and the other does not; both must come from the same kind of process")
-    return total + generalised_kl(estimate.kernel, prediction.kernel, axes + 1)
-
-
-def _sum_last(values: Tensor, axes: int) -> Tensor:
-    return values.flatten(values.ndim - axes).sum(-1) if axes else values

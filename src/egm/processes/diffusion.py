@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from egm.paths.base import Time
-from egm.processes.base import BridgingProcess, RealGenerator
+from egm.processes.base import RealGenerator
+from egm.processes.denoising import BridgingProcess
 
 
 class Diffusion(BridgingProcess):

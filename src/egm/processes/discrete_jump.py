@@ -6,6 +6,10 @@ The step from t to r is the path's bridge averaged over the denoiser D, independ
 
 Alternatively the rates are frozen at t: with h = r − t and λ = Σ_y rate(y) a site jumps, to y ∝ rate(y), with
 probability min(hλ, 1) (Euler) or 1 − e^{−hλ} (tau-leaping). Both agree with the bridge to first order in h.
+
+The loss of tables is −Σ_y D̂(y) log D_θ(y) ("cross-entropy") or Σ_y (D̂(y) − D_θ(y))² ("squared"), averaged over the
+sites that the path may still change. A bootstrapped table D̂ need not sum to one: the cross-entropy is then weighted by
+its sum, which leaves the minimiser where it is and costs no variance where the sum is all that fluctuates.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from torch.nn.functional import pad
 
 from egm.paths.base import Time
 from egm.paths.discrete import DiscretePath, Masked
-from egm.processes.base import Process, generalised_kl, sample_table
+from egm.processes.base import DEFAULT_LOSS, LossOptions, Process, sample_table
 
 
 class DiscreteJump(Process[Tensor]):
@@ -34,6 +38,10 @@ class DiscreteJump(Process[Tensor]):
         if not isinstance(path, DiscretePath):
             raise TypeError(f"DiscreteJump follows a discrete path (Masked, Uniform), got {path!r}")
         self.path = path
+
+    @property
+    def reveals(self) -> bool:
+        return self.path.reveals
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -126,8 +134,30 @@ class DiscreteJump(Process[Tensor]):
         chosen = table.expand(*shape, -1).gather(-1, x_r.expand(shape)[..., None])[..., 0]
         return self.path.sum_sites(torch.log(chosen))
 
-    def divergence(self, estimate: Tensor, prediction: Tensor) -> Tensor:
-        return generalised_kl(estimate, prediction, len(self.path.variable.shape) + 1)
+    def loss(
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        estimate: Tensor,
+        output: Tensor,
+        *,
+        how: LossOptions = DEFAULT_LOSS,
+        sites: Tensor | None = None,
+    ) -> Tensor:
+        """Loss of tables [..., *shape, n] from a network's logits, [...].
+
+        `sites` [..., *shape] weighs the sites, by default those that the path may still change, each by 1/(number of
+        sites).
+        """
+        path = self.path
+        legal = path.variable.legal(output)
+        if how.symbols == "squared":
+            error = (estimate - self.link(output)).square().sum(-1)
+        else:
+            log_table = torch.log_softmax(output.masked_fill(~legal, -torch.inf), -1)
+            error = -(estimate * log_table.masked_fill(~legal, 0.0)).sum(-1)
+        weights = path.active(x_t) if sites is None else sites
+        return path.sum_sites(error * weights) / path.variable.sites
 
 
 def _hazard(path: Masked, x_t: Tensor, t: Time, r: Time) -> Tensor:

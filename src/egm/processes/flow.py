@@ -6,11 +6,14 @@ import torch
 from torch import Tensor
 
 from egm.paths.base import Time
-from egm.processes.base import DenoisingProcess, RealGenerator
+from egm.processes.base import RealGenerator
+from egm.processes.denoising import DenoisingProcess
 
 
 class Flow(DenoisingProcess):
     """The ODE that follows a Gaussian path; its prediction is the denoiser E[x_1 | x_t]."""
+
+    deterministic = True
 
     def conditional(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> RealGenerator:
         drift = self.path.velocity(x_t, x_r, t, r)

@@ -6,6 +6,9 @@ With u = (x − α x_1)/σ, a = α̇ x_1/σ and b = σ̇/σ < 0:  ∂_t log p = 
 u₋ = −1/u₊ of b u² + a u − b, and ∂_t p du has the antiderivative G(u) = −φ(u)(a + b u). So the mass of J in any bin is
 closed: differences of G at the bin's ends, clipped to [u₋, u₊].
 
+The loss of the binned kernel is Σ a log(a/b) − a + b over the bins, with a the estimate and b the prediction, for each
+coordinate and in units of the path's own rate ½|d/dt log σ_t²|.
+
 There is no consistent F_{t|r} with r < 1 for this process: averaging [·]_− and [·]_+ over x_r does not give back the
 positive parts at x_1, so the premise of the bootstrap theorem cannot hold.
 """
@@ -19,7 +22,7 @@ from torch import Tensor
 
 from egm.paths.base import Time
 from egm.paths.gaussian import GaussianPath
-from egm.processes.base import RealGenerator, RealProcess
+from egm.processes.base import DEFAULT_LOSS, LossOptions, RealGenerator, RealProcess
 
 
 class Jump(RealProcess):
@@ -31,6 +34,8 @@ class Jump(RealProcess):
         limit: bins cover [−limit, limit] in latent units, by default four standard deviations of the prior; what lies
             beyond is counted in the outermost bins.
     """
+
+    bootstraps = False
 
     def __init__(self, path: GaussianPath, *, bins: int = 64, limit: float | None = None) -> None:
         super().__init__(path)
@@ -53,6 +58,10 @@ class Jump(RealProcess):
         if not limit > 0:
             raise ValueError(f"limit must be positive, got {limit}")
         self.bins, self.limit = bins, limit
+
+    @property
+    def expansion(self) -> int:
+        return self.bins
 
     @property
     def output_shape(self) -> tuple[int, ...]:
@@ -107,6 +116,21 @@ class Jump(RealProcess):
     ) -> Tensor:
         return self.euler(x_t, prediction, t, r, generator=generator)
 
+    def loss(
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        estimate: Tensor,
+        output: Tensor,
+        *,
+        how: LossOptions = DEFAULT_LOSS,
+        sites: Tensor | None = None,
+    ) -> Tensor:
+        """The generalised KL of the kernels for each coordinate, [...]."""
+        axes = len(self.path.variable.latent_shape) + 1
+        rate = 0.5 * self.path.log_variance_dot(self.path.over_batch(t, x_t)).abs()
+        return generalised_kl(estimate, self.link(output), axes) / (rate * self.path.variable.dimension)
+
 
 def _require_end(r: Time) -> None:
     if not (isinstance(r, int | float) and r == 1):
@@ -114,3 +138,11 @@ def _require_end(r: Time) -> None:
             "the continuous jump has no consistent conditional generator for r < 1, so it cannot be bootstrapped;"
             " condition on r = 1, passed as a number (method 'egm'), or use a Flow or Diffusion"
         )
+
+
+def generalised_kl(estimate: Tensor, prediction: Tensor, axes: int) -> Tensor:
+    """Σ a log(a/b) − a + b over the last `axes` axes, a = estimate ≥ 0, b = prediction ≥ 0 (zero at a = b = 0)."""
+    positive = estimate > 0
+    ratio = torch.where(positive, estimate, 1.0).log() - torch.where(positive, prediction, 1.0).log()
+    values = estimate * ratio - estimate + prediction
+    return values.flatten(values.ndim - axes).sum(-1)

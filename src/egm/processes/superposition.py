@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from egm.paths.base import Time
-from egm.processes.base import RealGenerator, euler_step, real_divergence
+from egm.processes.base import RealGenerator, euler_step
 from egm.processes.diffusion import Diffusion
 from egm.processes.flow import Flow
 from egm.processes.jump import Jump
@@ -65,7 +65,3 @@ class Superposition:
         """One Euler step of the mixture from t to r."""
         start, end = self.path.times(t, r, x_t)
         return euler_step(self.marginal(x_t, predictions, t), x_t, end - start, self.path.variable, generator=generator)
-
-    def divergence(self, estimate: RealGenerator, prediction: RealGenerator) -> Tensor:
-        """Squared error of the drift plus the kernels' divergence."""
-        return real_divergence(estimate, prediction, self.path.variable)

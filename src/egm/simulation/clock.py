@@ -16,14 +16,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
-from egm.paths.discrete import Masked
-from egm.processes.base import Process
-from egm.processes.discrete_jump import DiscreteJump
+from egm.paths.discrete import DiscretePath
 from egm.util.cached_tensors import cached_tensor
 
 #: see `egm.simulation.simulate`
@@ -98,7 +96,7 @@ class Clock:
     @classmethod
     def with_reveals(
         cls,
-        masked: Mapping[str, Masked],
+        masked: Mapping[str, DiscretePath],
         n: int,
         *,
         grid: Tensor | None,
@@ -151,36 +149,6 @@ def group_ends(sites: int, calls: int) -> list[int]:
     return [max(k, math.ceil(sites * (k / calls) ** 2)) for k in range(1, calls + 1)]
 
 
-def make_clock(
-    processes: Mapping[str, Process[Any]],
-    n: int,
-    *,
-    grid: Tensor | None,
-    solver: Solver,
-    calls: int | None,
-    generator: torch.Generator | None,
-    dtype: torch.dtype | None,
-    device: torch.device | str | None,
-) -> Clock:
-    """The clock of a solver: the grid, and for first hitting also every site's reveal."""
-    masked = {
-        name: process.path
-        for name, process in processes.items()
-        if solver == "first-hitting" and isinstance(process, DiscreteJump) and isinstance(process.path, Masked)
-    }
-    others = [name for name in processes if name not in masked]
-    if solver == "first-hitting" and not masked:
-        raise ValueError(f"first hitting reveals masked variables, and none of {others} is; use solver='bridge'")
-    if others and grid is None:
-        raise ValueError(f"the variables {others} need a grid, for example grid=time_grid(100)")
-    if masked:
-        grid = grid if others else None
-        return Clock.with_reveals(masked, n, grid=grid, calls=calls, generator=generator, dtype=dtype, device=device)
-    if grid is None:
-        raise ValueError("there is no variable to simulate")
-    return Clock.on_grid(grid, dtype=dtype, device=device)
-
-
 def host_times(grid: Tensor, dtype: torch.dtype | None) -> Tensor:
     """The grid in `dtype`, checked, still on the host; times that `dtype` cannot tell apart are merged."""
     if grid.device.type != "cpu" or not grid.is_floating_point() or grid.ndim != 1 or len(grid) < 2:
@@ -203,7 +171,7 @@ def _copied_once(times: Tensor, device: torch.device | str | None) -> Tensor:
 
 
 def _reveal_times(
-    path: Masked,
+    path: DiscretePath,
     n: int,
     start: float,
     *,

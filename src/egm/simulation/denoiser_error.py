@@ -9,13 +9,10 @@ be visited, and what they hold would enter at t = 0.
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from egm.paths.gaussian import GaussianPath
 from egm.paths.product import ProductPath
 from egm.spaces import State
 
@@ -75,11 +72,11 @@ class DenoiserError(nn.Module):
 
     def _log_snr(self, name: str, t: Tensor) -> Tensor:
         """λ_t."""
-        path = cast(GaussianPath, self._path[name])
+        path = self._path.gaussian[name]
         return 2 * torch.log(path.alpha(t)) - torch.log(path.variance(t))
 
     def _unit(self, name: str, t: Tensor) -> Tensor:
         """The error that the reference law has, σ_t²/v_t."""
-        path = cast(GaussianPath, self._path[name])
+        path = self._path.gaussian[name]
         variance = path.variance(t)
         return variance / (path.alpha(t).square() + variance)

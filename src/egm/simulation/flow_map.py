@@ -11,18 +11,19 @@ The Jacobian takes one backward pass for each of the d flowing coordinates, henc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from egm.processes.flow import Flow
+from egm.processes.base import Process
 from egm.spaces import State
 
 LARGEST = 64  # coordinates
 
 
 def flow_step(
-    predict: Callable[[State, Tensor], State], flows: Mapping[str, Flow], x: State, t: Tensor, r: Tensor
+    predict: Callable[[State, Tensor], State], flows: Mapping[str, Process[Any]], x: State, t: Tensor, r: Tensor
 ) -> tuple[State, State, Tensor, Tensor]:
     """Step all flowing variables from t [n] to r.
 
@@ -56,7 +57,7 @@ def flow_step(
     )
 
 
-def _projector(flow: Flow, like: Tensor) -> Tensor:
+def _projector(flow: Process[Any], like: Tensor) -> Tensor:
     """The matrix of `Real.project` on flattened values."""
     variable = flow.path.variable
     size = max(1, torch.Size(variable.latent_shape).numel())

@@ -22,35 +22,14 @@ import torch
 from torch import Tensor
 
 from egm.paths.product import ProductPath
-from egm.processes.base import BridgingProcess, Process
-from egm.processes.flow import Flow
-from egm.simulation.clock import Clock, Solver, Tick, make_clock
-from egm.simulation.flow_map import LARGEST
+from egm.processes.base import Process
+from egm.simulation.clock import Clock, Tick
+from egm.simulation.course import Course, ErrorOf, prepare
 from egm.spaces import State
 from egm.spaces.variables import Categorical
 
 #: predictions (denoiser means, tables, jump kernels) of every variable at latent states [n, ...] and times [n]
 Predictor: TypeAlias = Callable[[State, Tensor], State]
-#: the denoiser's error variance of a variable at times t [n or 1], with one more axis for each of the variable's
-ErrorOf: TypeAlias = Callable[[str, Tensor], Tensor]
-
-
-def why_unweighted(processes: Mapping[str, Process[Any]], solver: Solver) -> str | None:
-    """Why a simulation has no path weights, or None if it has."""
-    if solver not in ("bridge", "first-hitting"):
-        return f"solver '{solver}' takes steps without a recorded density; use solver='bridge'"
-    flowing = 0
-    for name, process in processes.items():
-        if isinstance(process, Flow):
-            flowing += process.path.variable.dimension
-        elif not process.has_density:
-            return f"{type(process).__name__} of '{name}' has no step density; use a Diffusion or a Flow for it"
-    if flowing > LARGEST:
-        return (
-            f"flows have {flowing} coordinates, and Jacobians are computed for at most {LARGEST}; use a Diffusion,"
-            " processes={'…': 'diffusion'}"
-        )
-    return None
 
 
 def start_log_prob(path: ProductPath, x: State, clock: Clock) -> Tensor:
@@ -67,7 +46,7 @@ def errors_at(processes: Mapping[str, Process[Any]], error: ErrorOf | None, tick
     """The error variance that each diffusion is widened by in a step."""
     if error is None:
         return {}
-    return {name: error(name, tick.t.reshape(-1)) for name, p in processes.items() if isinstance(p, BridgingProcess)}
+    return {name: error(name, tick.t.reshape(-1)) for name, process in processes.items() if process.widened}
 
 
 def step_log_ratio(
@@ -88,11 +67,8 @@ def step_log_ratio(
         if name in tick.sites:
             total = total - revealed_log_prob(x_t[name], x_r[name], prediction[name]).double()
             continue
-        step = (x_r[name], x_t[name], prediction[name], tick.t, tick.r)
-        if isinstance(process, BridgingProcess):
-            forward = process.log_step(*step, error=errors[name])
-        else:
-            forward = process.log_step(*step)
+        width = {"error": errors[name]} if process.widened else {}
+        forward = process.log_step(x_r[name], x_t[name], prediction[name], tick.t, tick.r, **width)
         backward = process.path.log_prob(x_t[name], x_r[name], tick.t, tick.r)
         # Two events of a clock may fall on the same number; then nothing moves.
         total = total + torch.where(tick.r > tick.t, backward - forward, 0.0).double()
@@ -110,27 +86,21 @@ def reverse_log_ratio(
     path: ProductPath,
     processes: Mapping[str, Process[Any]],
     x_1: State,
+    course: Course,
     *,
-    grid: Tensor | None = None,
-    solver: Solver = "bridge",
-    calls: int | None = None,
-    error: ErrorOf | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """The log_ratio of paths that end at given latent states [n, ...] and are drawn backwards by p_{t|r}, float64 [n].
 
     Its gradient is that of what was predicted along the paths. Flows cannot be run backwards.
     """
-    processes = in_order(path, processes)
-    require_densities(processes, solver, error)
-    if any(isinstance(process, Flow) for process in processes.values()):
+    if any(process.deterministic for process in processes.values()):
         raise ValueError("a flow is not run backwards, so it has no evidence upper bound; use a Diffusion")
     first = next(iter(x_1.values()))
     dtype = next((x.dtype for x in x_1.values() if x.is_floating_point()), None)
-    clock = make_clock(
-        processes, len(first), grid=grid, solver=solver, calls=calls, generator=generator, dtype=dtype,
-        device=first.device,
-    )  # fmt: skip
+    processes, clock = prepare(
+        path, processes, len(first), course, weigh=True, generator=generator, dtype=dtype, device=first.device
+    )
     x, log_ratio = x_1, torch.zeros(len(first), dtype=torch.float64, device=first.device)
     for tick in reversed(clock):
         before = {
@@ -140,7 +110,7 @@ def reverse_log_ratio(
             for name, part in path.paths.items()
         }
         prediction = predict(before, tick.t.expand(len(first)))
-        errors = errors_at(processes, error, tick)
+        errors = errors_at(processes, course.error, tick)
         log_ratio = log_ratio + step_log_ratio(processes, before, x, prediction, tick=tick, errors=errors)
         x = before
     return log_ratio - start_log_prob(path, x, clock)
@@ -158,18 +128,3 @@ def put(x: Tensor, sites: Tensor, values: Tensor) -> Tensor:
     spare = torch.cat([flat, flat[:, :1]], 1)  # a column for what is skipped
     at = torch.where((sites >= 0) & (sites < count), sites, count)
     return spare.scatter(1, at, values)[:, :count].reshape(x.shape)
-
-
-def in_order(path: ProductPath, processes: Mapping[str, Process[Any]]) -> dict[str, Process[Any]]:
-    """The processes in the space's order, so that draws do not depend on how they were listed."""
-    if processes.keys() != path.paths.keys():
-        raise ValueError(f"processes must name the variables {list(path.paths)}, got {list(processes)}")
-    return {name: processes[name] for name in path.paths}
-
-
-def require_densities(processes: Mapping[str, Process[Any]], solver: Solver, error: ErrorOf | None) -> None:
-    """Raise unless a simulation has path weights."""
-    if (reason := why_unweighted(processes, solver)) is not None:
-        raise ValueError(f"there are no path weights: {reason}")
-    if error is None and any(isinstance(process, BridgingProcess) for process in processes.values()):
-        raise ValueError("weights of a diffusion need its denoiser's error variance; pass error=DenoiserError(path)")

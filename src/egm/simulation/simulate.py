@@ -19,26 +19,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from egm.paths.product import ProductPath
-from egm.processes.base import BridgingProcess, Process, sample_table
-from egm.processes.flow import Flow
-from egm.simulation.clock import Clock, Solver, Tick, make_clock
+from egm.processes.base import Process, sample_table
+from egm.simulation.clock import Clock, Solver, Tick
+from egm.simulation.course import Course, prepare
 from egm.simulation.flow_map import flow_step
-from egm.simulation.path_weights import (
-    ErrorOf,
-    Predictor,
-    errors_at,
-    in_order,
-    put,
-    require_densities,
-    start_log_prob,
-    step_log_ratio,
-)
+from egm.simulation.path_weights import Predictor, errors_at, put, start_log_prob, step_log_ratio
 from egm.spaces import State
 
 
@@ -76,48 +67,32 @@ def simulate(
     path: ProductPath,
     processes: Mapping[str, Process[Any]],
     n: int,
+    course: Course,
     *,
-    grid: Tensor | None = None,
-    solver: Solver = "bridge",
-    calls: int | None = None,
-    error: ErrorOf | None = None,
     weigh: bool = False,
     between: Callable[[State, Tensor, Tensor], tuple[State, Tensor]] | None = None,
     generator: torch.Generator | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Simulation:
-    """Draw n latent states x_1, starting from the path's prior at grid[0].
+    """Draw n latent states x_1, starting from the path's prior at the first time of the grid.
 
     Args:
         predict: called with latent states [n, *shape] and times [n]; returns the prediction of every variable.
         path: the path of every variable.
         processes: the process of every variable.
         n: number of draws.
-        grid: increasing times that end at 1, on the host (`egm.simulation.clock.time_grid`); times that are equal
-            in `dtype` are merged. First hitting needs none where every variable is masked, and calls `predict` once for
-            each site.
-        solver: see the top of this file.
-        calls: of `predict`, where every variable is masked and first hitting may reveal several sites at once
-            (`egm.simulation.clock`).
-        error: widens the bridges of diffusions; zero by default, which narrows their law.
+        course: the grid, the solver, and what widens steps.
         weigh: compute `log_ratio`; only bridges and reveals have one.
-        between: called with states, log_ratio and time after each step of a grid but the last; gives both anew
-            (`egm.simulation.smc`). Needs `weigh`.
+        between: gives states and log_ratio anew after each step of a grid but the last (`egm.simulation.smc`).
         generator: source of every random number, on `device`.
         dtype: of times and reals; by default torch's.
         device: where to simulate.
     """
-    processes = in_order(path, processes)
-    _check(processes, solver, weigh=weigh, exchange=between is not None)
-    if weigh:
-        require_densities(processes, solver, error)
-    clock = make_clock(
-        processes, n, grid=grid, solver=solver, calls=calls, generator=generator, dtype=dtype, device=device
-    )
-    if solver in ("euler", "tau-leaping"):
-        _require_finite(processes, clock)
-    flows = {name: process for name, process in processes.items() if isinstance(process, Flow)}
+    _check(processes, course.solver, weigh=weigh, exchange=between is not None)
+    processes, clock = prepare(path, processes, n, course, weigh=weigh, generator=generator, dtype=dtype, device=device)
+    _require_finite(processes, clock, course.solver)
+    flows = {name: process for name, process in processes.items() if process.deterministic}
     kernels = {name: process for name, process in processes.items() if name not in flows}
 
     x = path.prior_sample((n,), clock.start, generator=generator, dtype=dtype, device=device)
@@ -126,8 +101,8 @@ def simulate(
     log_ratio = -start_log_prob(path, x, clock)
     invertible = torch.ones(n, dtype=torch.bool, device=log_ratio.device)
     for i, tick in enumerate(clock):
-        t, r, solver = tick.t, tick.r, solver if i < len(clock) - 1 else _last(solver)
-        moved, errors = {}, errors_at(processes, error, tick)
+        t, r, solver = tick.t, tick.r, course.solver if i < len(clock) - 1 else _last(course.solver)
+        moved, errors = {}, errors_at(processes, course.error, tick)
         if weigh and flows:
             prediction, moved, log_det, regular = flow_step(predict, flows, x, t.expand(n), r)
             log_ratio, invertible = log_ratio + log_det, invertible & regular
@@ -161,16 +136,16 @@ def reveal(x: Tensor, table: Tensor, sites: Tensor, generator: torch.Generator |
 
 def _step_of(process: Process[Any], solver: Solver, error: Tensor | None) -> Callable[..., Tensor]:
     """The step that moves a variable; under Heun flows first take the Euler step to x̃."""
-    if solver == "euler" or (solver == "heun" and isinstance(process, Flow)):
+    if solver == "euler" or (solver == "heun" and process.deterministic):
         return process.euler
     if solver == "tau-leaping":
         return process.tau_leap
-    if isinstance(process, BridgingProcess) and error is not None:
-        return functools.partial(process.step, error=error)
-    return process.step
+    return process.step if error is None else functools.partial(process.step, **{"error": error})
 
 
-def _corrected(flows: Mapping[str, Flow], x: State, x_r: State, predictions: tuple[State, State], tick: Tick) -> State:
+def _corrected(
+    flows: Mapping[str, Process[Any]], x: State, x_r: State, predictions: tuple[State, State], tick: Tick
+) -> State:
     """Heun's steps of flows: by the mean of the velocities at both ends."""
     moved: State = {}
     for name, flow in flows.items():
@@ -185,18 +160,17 @@ def _last(solver: Solver) -> Solver:
 
 
 def _check(processes: Mapping[str, Process[Any]], solver: Solver, *, weigh: bool, exchange: bool) -> None:
-    if solver not in get_args(Solver):
-        raise ValueError(f"solver must be one of {', '.join(get_args(Solver))}, got {solver!r}")
-    if solver == "heun" and not any(isinstance(process, Flow) for process in processes.values()):
+    if solver == "heun" and not any(process.deterministic for process in processes.values()):
         raise ValueError("solver 'heun' corrects the steps of Flow variables and there is none; use solver='bridge'")
     if exchange and (solver != "bridge" or not weigh):
         raise ValueError("draws are exchanged on a common grid and with weights; use solver='bridge' and weigh=True")
 
 
-def _require_finite(processes: Mapping[str, Process[Any]], clock: Clock) -> None:
+def _require_finite(processes: Mapping[str, Process[Any]], clock: Clock, solver: Solver) -> None:
+    if solver not in ("euler", "tau-leaping") or len(clock) == 1:  # a single step is the bridge's
+        return
     for name, process in processes.items():
-        start = torch.tensor(clock.start, dtype=torch.float64)
-        if len(clock) > 1 and not process.finite_at(start):  # a single step is the bridge's
+        if not process.finite_at(torch.tensor(clock.start, dtype=torch.float64)):
             raise ValueError(
                 f"the generator of '{name}' is infinite at t = {clock.start}, where an Euler step cannot begin;"
                 " start the grid later, time_grid(steps, start=0.01), or use solver='bridge'"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from egm.estimation.energy_model import EnergyModel
 from egm.network_sampler import NetworkSampler
 from egm.paths.product import ProductPath
-from egm.processes.base import DenoisingProcess, Process
+from egm.processes.base import Process
 from egm.simulation.denoiser_error import DenoiserError
 from egm.simulation.simulate import Simulation
 from egm.spaces import State
@@ -117,7 +117,7 @@ class Method(ABC):
     def measure_error(self, x_1: State, output: State, t: Tensor) -> None:
         """Take in how far the network's means are from the end points."""
         if self.error is not None:
-            denoised = [name for name, process in self.processes.items() if isinstance(process, DenoisingProcess)]
+            denoised = [name for name, process in self.processes.items() if process.predicts_mean]
             self.error.update(x_1, {name: output[name].detach() for name in denoised}, t)
 
 

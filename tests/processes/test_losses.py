@@ -1,19 +1,26 @@
 """Losses: what minimises them, their units, and which estimates and sites count."""
 
-import itertools
 import math
 
 import pytest
 import torch
 
-from egm.estimation.losses import jump_loss, real_loss, symbol_loss, variable_loss
 from egm.paths import VE, VP, CondOT, Cosine, Masked, Uniform
-from egm.processes import Diffusion, DiscreteJump, Flow, Jump, Superposition
+from egm.processes import Diffusion, DiscreteJump, Flow, Jump, LossOptions
+from egm.processes.base import RealLoss, SymbolLoss
 from egm.spaces.variables import Categorical, Real
 from support.cases import GAUSSIAN, REALS
 
 T = torch.tensor([0.2, 0.5, 0.8], dtype=torch.float64)
 PATHS = {"condot": CondOT, "ve": VE, "vp": VP}
+
+
+def real_loss(process, x_t, t, estimate, prediction, *, kind: RealLoss = "denoiser", clip=None):
+    return process.loss(x_t, t, estimate, prediction, how=LossOptions(real=kind, clip=clip))
+
+
+def symbol_loss(process, x_t, estimate, logits, *, kind: SymbolLoss = "cross-entropy", sites=None):
+    return process.loss(x_t, T, estimate, logits, how=LossOptions(symbols=kind), sites=sites)
 
 
 def noise(*shape, seed=0):
@@ -59,14 +66,14 @@ def test_reals_are_minimised_by_the_mean_of_the_estimates(make, process, kind):
 @pytest.mark.parametrize("variable", REALS.values(), ids=REALS)
 @pytest.mark.parametrize("process", [Flow, Diffusion])
 @pytest.mark.parametrize("make", GAUSSIAN.values(), ids=GAUSSIAN)
-def test_generator_loss_is_the_divergence_of_the_process(make, process, variable):
+def test_generator_loss_is_the_squared_error_of_the_drift(make, process, variable):
     process = process(make(variable))
     generator = torch.Generator().manual_seed(0)
     x_t, estimate, prediction = (variable.noise((3,), generator=generator, dtype=torch.float64) for _ in range(3))
     found = real_loss(process, x_t, T, estimate, prediction, kind="generator")
-    expected = process.divergence(process.marginal(x_t, estimate, T), process.marginal(x_t, prediction, T))
+    a, b = (process.marginal(x_t, x_1, T).drift for x_1 in (estimate, prediction))
     assert found.shape == (3,)
-    torch.testing.assert_close(found, expected / variable.dimension)
+    torch.testing.assert_close(found, (a - b).square().reshape(3, -1).sum(-1) / variable.dimension)
 
 
 @pytest.mark.parametrize("variable", REALS.values(), ids=REALS)
@@ -254,12 +261,10 @@ def jump_case(make=CondOT, shape=(2,), bins=5):
 @pytest.mark.parametrize("shape", [(), (2,)])
 def test_jump_loss_is_the_generalised_divergence_in_units_of_the_rate(make, shape):
     process, x_t, a, b = jump_case(make, shape)
-    found = jump_loss(process, x_t, T, a, b)
+    found = process.loss(x_t, T, a, b.log())  # a network gives log-rates
     rate = (0.5 * process.path.log_variance_dot(T)).abs()
     by_hand = (a * (a / b).log() - a + b).reshape(3, -1).sum(-1) / rate / process.path.variable.dimension
     torch.testing.assert_close(found, by_hand)
-    divergence = process.divergence(process.marginal(x_t, a, T), process.marginal(x_t, b, T))
-    torch.testing.assert_close(found, divergence / rate / process.path.variable.dimension)
 
 
 def test_jumps_are_minimised_by_the_mean_of_the_kernels():
@@ -267,7 +272,7 @@ def test_jumps_are_minimised_by_the_mean_of_the_kernels():
     kernels = a * torch.rand(50, *a.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     kernels[kernels < 0.1] = 0.0  # many conditional rates vanish
     minimised_at(
-        lambda log_rates: jump_loss(process, x_t.expand(50, 3, 2), T, kernels, log_rates.exp()).mean(0),
+        lambda log_rates: process.loss(x_t.expand(50, 3, 2), T, kernels, log_rates).mean(0),
         kernels.mean(0).log(),
     )
 
@@ -275,35 +280,37 @@ def test_jumps_are_minimised_by_the_mean_of_the_kernels():
 def test_empty_kernels_have_a_finite_loss():
     process, x_t, _, b = jump_case()
     rate = (0.5 * process.path.log_variance_dot(T)).abs()
-    torch.testing.assert_close(jump_loss(process, x_t, T, torch.zeros_like(b), b), b.sum((1, 2)) / rate / 2)
+    torch.testing.assert_close(process.loss(x_t, T, torch.zeros_like(b), b.log()), b.sum((1, 2)) / rate / 2)
 
 
-# ---------------------------------------------------------------------- one entry for all
+# ---------------------------------------------------------------------- all of them
 
 
-def test_every_process_gets_its_loss_and_options():
-    x_t, estimate, output = noise(3, 2), noise(3, 2, seed=1), noise(3, 2, seed=2)
-    for process, kind, clip in itertools.product((Flow, Diffusion), ("denoiser", "generator"), (None, 0.5)):
-        made = process(VP(Real(2)))
-        torch.testing.assert_close(
-            variable_loss(made, x_t, T, estimate, output, real=kind, clip=clip),
-            real_loss(made, x_t, T, estimate, output, kind=kind, clip=clip),
-        )
+def every_loss():
+    """For each kind of prediction: its process, states, two estimates, and the output whose prediction is the first."""
+    x_t, a, b = noise(3, 2), noise(3, 2, seed=1), noise(3, 2, seed=2)
+    for process in (Flow(VP(Real(2))), Diffusion(CondOT(Real(2)))):
+        yield process, x_t, a, b, a
     process, x_t, a, b = jump_case()
-    torch.testing.assert_close(
-        variable_loss(process, x_t, T, a, b.log()), jump_loss(process, x_t, T, a, b)
-    )  # a network gives log-rates
-    jumps, symbols = DiscreteJump(Masked(SPIN)), torch.full((3, 2, 2), 3)
-    table, logits, sites = tables(3, 2, 2, 3), noise(3, 2, 2, 3), tables(3, 2, 2)
-    for kind, weights in itertools.product(("cross-entropy", "squared"), (None, sites)):
-        torch.testing.assert_close(
-            variable_loss(jumps, symbols, T, table, logits, symbols=kind, sites=weights),
-            symbol_loss(jumps, symbols, table, logits, kind=kind, sites=weights),
-        )
+    yield process, x_t, a, b, a.log()
+    a, b = tables(3, 2, 2, 3), tables(3, 2, 2, 3, seed=1)
+    yield DiscreteJump(Masked(SPIN)), torch.full((3, 2, 2), 3), a, b, a.log()
 
 
-def test_unknown_processes_are_named():
-    path = CondOT(Real(2))
-    mixture = Superposition([(0.5, Flow(path)), (0.5, Diffusion(path))])
-    with pytest.raises(TypeError, match="no loss is known for the process Superposition"):
-        variable_loss(mixture, noise(3, 2), T, noise(3, 2), noise(3, 2))  # type: ignore[arg-type]
+@pytest.mark.parametrize("real", ["denoiser", "generator"])
+def test_losses_are_positive_but_for_the_estimate_itself(real):
+    for process, x_t, a, b, output in every_loss():
+        how = LossOptions(real=real, symbols="squared")
+        torch.testing.assert_close(process.loss(x_t, T, a, output, how=how), torch.zeros_like(T))
+        assert bool((process.loss(x_t, T, b, output, how=how) > 0).all())
+
+
+def test_options_of_other_predictions_change_nothing():
+    """So that one call serves all processes."""
+    for process, x_t, _, b, output in every_loss():
+        how, sites = LossOptions(symbols="squared"), torch.zeros_like(x_t)
+        if isinstance(process, Jump):
+            how = LossOptions(real="generator", symbols="squared", clip=0.01)
+        if isinstance(process, DiscreteJump):
+            how, sites = LossOptions(real="generator", clip=0.01), None
+        assert torch.equal(process.loss(x_t, T, b, output, how=how, sites=sites), process.loss(x_t, T, b, output))
