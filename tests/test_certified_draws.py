@@ -67,7 +67,8 @@ def sampler_of(means, *, exact=True, process: Any = Diffusion):
         x_1 = {"x": side + WIDTH * torch.randn(256, 1, generator=generator)}
         t = torch.rand(256, generator=generator) * 0.999
         error.update(x_1, network(path.sample(x_1, t, generator=generator), t), t)
-    return Sampler(SPACE, path, {"x": process(path["x"])}, network, error, target, steps=100)  # type: ignore[arg-type]
+    processes = {"x": process(path["x"])}
+    return Sampler(space=SPACE, path=path, processes=processes, network=network, error=error, target=target, steps=100)
 
 
 def test_an_exact_denoiser_has_nearly_even_weights_and_no_problem():
@@ -120,7 +121,10 @@ def test_a_continuous_jump_has_none_and_asking_says_why():
             return {"x": torch.zeros(*state["x"].shape, 8) + self.nothing}
 
     jump = {"x": Jump(path["x"], bins=8)}  # type: ignore[arg-type]
-    sampler = Sampler(SPACE, path, jump, Even(), DenoiserError(path), target, steps=10, t_min=0.01)
+    sampler = Sampler(
+        space=SPACE, path=path, processes=jump, network=Even(), error=DenoiserError(path), target=target, steps=10,
+        t_min=0.01,
+    )  # fmt: skip
     calls = target.energy_calls
     draws = sampler.sample(50, seed=1)
     assert draws.log_weights is None

@@ -11,7 +11,6 @@ from torch import nn
 
 import egm
 from egm import processes
-from egm.api import begin
 from egm.methods.egm_options import EGMBSOptions
 from egm.methods.registry import split_options
 from egm.paths import VE, CondOT, Cosine, Masked, Uniform
@@ -24,6 +23,7 @@ from support.training import (
     as_sampler,
     assert_same,
     assert_same_runs,
+    begin,
     interrupt_during,
     own_target,
     small,

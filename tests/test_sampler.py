@@ -10,7 +10,6 @@ from torch import nn
 
 import egm
 from egm import targets
-from egm.api import begin
 from egm.networks import MLP, Preconditioned
 from egm.paths import VE, VP, CondOT, ProductPath, Uniform
 from egm.processes import Diffusion, DiscreteJump, Flow, Jump
@@ -23,7 +22,7 @@ from egm.spaces import Categorical, Real, Space
 from support.marginals import LabelledGaussians, TinyIsing
 from support.simulations import assert_ising
 from support.stats import assert_mean, assert_same_distribution, assert_variance
-from support.training import as_sampler
+from support.training import as_sampler, begin
 
 TINY = {
     **{"batch_size": 8, "proposals": 4, "refresh": 16, "sample_steps": 4, "steps": 2, "device": "cpu"},
@@ -51,7 +50,10 @@ class Oracle(nn.Module):
 
 def sampler_of(oracle, **options):
     error = DenoiserError(oracle.path)
-    return Sampler(oracle.path.space, oracle.path, oracle.processes, Oracle(oracle), error, **options)
+    return Sampler(
+        space=oracle.path.space, path=oracle.path, processes=oracle.processes, network=Oracle(oracle), error=error,
+        **options,
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------------- laws
@@ -84,7 +86,9 @@ def untrained(space, *, paths=None, processes=None, dtype=torch.float32, **optio
         for name, v in space.variables.items()
     } | {name: make(path[name]) for name, make in (processes or {}).items()}
     network = Preconditioned(MLP(space, {n: p.output_shape for n, p in chosen.items()}, width=4), path).to(dtype)
-    return Sampler(space, path, chosen, network, DenoiserError(path), dtype=dtype, **options)
+    return Sampler(
+        space=space, path=path, processes=chosen, network=network, error=DenoiserError(path), dtype=dtype, **options
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

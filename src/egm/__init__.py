@@ -10,6 +10,7 @@ from egm.sampler import AnySampler, Sampler
 from egm.simulation.smc import SMC
 from egm.spaces import Categorical, Real, Space, State
 from egm.targets import EnergyError, Target
+from egm.util.version import VERSION
 
 __all__ = [
     "SMC",
@@ -37,4 +38,4 @@ __all__ = [
     "resume",
     "targets",
 ]
-__version__ = "0.1.0"
+__version__ = VERSION

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import nn
 from egm import baselines as _baselines  # noqa: F401  (baselines register themselves)
 from egm.config.options import without_removed
 from egm.config.parts import AnyProcess
-from egm.config.request import Request, checked_seed, device_of, dtype_name, limits
+from egm.config.request import Request, device_of, limits, make_request
 from egm.config.targets import make_space, target_of
 from egm.methods.kind import Continuation
 from egm.methods.registry import METHODS, find_method, option_names
@@ -72,47 +73,20 @@ def fit(
     """
     options, removed = without_removed(options)
     return begin(
-        target, method, steps=steps, time_limit=time_limit, seed=seed, device=device, dtype=dtype, network=network,
-        energy_network=energy_network, paths=paths, processes=processes, start=start, out=out, progress=progress,
-        tensorboard=tensorboard, source=removed.get("source"), notes=removed.get("notes"), **options,
+        make_request(
+            target, method, steps=steps, time_limit=time_limit, seed=seed, device=device, dtype=dtype, options=options,
+            network=network, energy_network=energy_network, paths=paths or {}, processes=processes or {}, start=start,
+            out=out, progress=progress, tensorboard=tensorboard, source=removed.get("source"),
+            notes=removed.get("notes") or {},
+        )
     )  # fmt: skip
 
 
-def begin(
-    target: Target,
-    method: str,
-    *,
-    steps: int | None = None,
-    time_limit: float | None = None,
-    seed: int = 0,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | str = torch.float32,
-    network: nn.Module | str | None = None,
-    energy_network: nn.Module | str | None = None,
-    paths: Mapping[str, str | AnyPath] | None = None,
-    processes: Mapping[str, AnyProcess] | None = None,
-    start: AnySampler | str | Path | None = None,
-    out: str | Path | None = None,
-    progress: bool = True,
-    tensorboard: bool = False,
-    source: str | None = None,
-    notes: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> AnySampler:
-    """`fit`, for a command that says how the target is imported again (`source`) and what to keep (`notes`)."""
-    if not isinstance(target, Target):
-        raise TypeError(f"fit needs an egm.Target, for example egm.Target(space, energy); got {type(target).__name__}")
-    method = nearest(method, METHODS, kind="a method")
-    _check_names(options)
-    where, name = device_of(device), dtype_name(dtype)
-    seed = checked_seed(seed)
-    request = Request(
-        target, method, **limits(steps, time_limit), seed=seed, device=where, dtype=name, options=options,
-        network=network, energy_network=energy_network, paths=paths or {}, processes=processes or {}, start=start,
-        run=None if out is None else RunDirectory(out), progress=progress, tensorboard=tensorboard, source=source,
-        notes=notes or {},
-    )  # fmt: skip
-    return METHODS[method].fit(request)
+def begin(request: Request) -> AnySampler:
+    """Fit what a request asks for."""
+    method = nearest(request.method, METHODS, kind="a method")
+    _check_names(request.options)
+    return METHODS[method].fit(dataclasses.replace(request, method=method))
 
 
 def resume(

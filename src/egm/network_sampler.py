@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ NO_TARGET = "the sampler was loaded without its target; pass target= to egm.load
 Exchange = Callable[[State, Tensor, Tensor], tuple[State, Tensor]]
 
 
+@dataclass(kw_only=True)
 class NetworkSampler(ABC):
     """Draws states by simulating with a network.
 
@@ -54,10 +56,10 @@ class NetworkSampler(ABC):
     path: ProductPath
     network: nn.Module
     error: DenoiserError
-    target: Target | None
-    steps: int
-    dtype: torch.dtype
-    config: dict[str, Any]
+    target: Target | None = None
+    steps: int = 100
+    dtype: torch.dtype = torch.float32
+    config: dict[str, Any] = field(default_factory=dict)
 
     # ------------------------------------------------------------------ what a sampler provides
 

@@ -19,11 +19,9 @@ from egm.estimation.energy_model import EnergyModel
 from egm.network_sampler import NO_TARGET, Exchange, NetworkSampler
 from egm.networks import predict
 from egm.networks.base import is_built_in, rounding
-from egm.paths.product import ProductPath
 from egm.processes.base import Process
 from egm.simulation.clock import Solver, SolverChoice, time_grid
 from egm.simulation.course import Course
-from egm.simulation.denoiser_error import DenoiserError
 from egm.simulation.path_weights import reverse_log_ratio
 from egm.simulation.recorded_draws import RecordedDraws
 from egm.simulation.simulate import Simulation, simulate
@@ -86,32 +84,20 @@ class AnySampler(Protocol):
         ...
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Sampler(NetworkSampler):
     """Draws states by simulating the learned process from t_min to 1.
 
     Attributes:
-        space, path, processes, network: what is simulated.
-        target: what it was trained for; None where it is not at hand (`egm.load` without it).
+        processes: of every variable, on its path.
         energy_model: E^φ, where it was trained.
-        error: the denoiser's error, by which diffusions are widened.
-        steps, solver, t_min: the simulation, see `TrainingOptions`.
-        dtype: of the real variables.
-        config: everything that defines the run (`config.yaml`).
+        solver, t_min: the simulation, see `TrainingOptions`.
     """
 
-    space: Space
-    path: ProductPath
     processes: Mapping[str, Process[Any]]
-    network: nn.Module
-    error: DenoiserError
-    target: Target | None = None
     energy_model: EnergyModel | None = None
-    steps: int = 100
     solver: SolverChoice = "auto"
     t_min: float = 0.0
-    dtype: torch.dtype = torch.float32
-    config: dict[str, Any] = field(default_factory=dict)
     _recorded: RecordedDraws = field(default_factory=RecordedDraws, init=False, repr=False, compare=False)
 
     def modules(self) -> dict[str, nn.Module]:

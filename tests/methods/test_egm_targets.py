@@ -10,7 +10,7 @@ from egm.estimation.energy_model import EnergyModel
 from egm.methods.egm import EGM
 from egm.methods.egm_options import EGMBSOptions
 from egm.paths import ProductPath
-from egm.processes import DenoisingProcess, DiscreteJump, Jump, LossOptions
+from egm.processes import DenoisingProcess, DiscreteJump, Jump, Loss
 from egm.spaces import Categorical, Space
 from egm.targets import Target
 from egm.targets.guard import EnergyGuard
@@ -235,11 +235,11 @@ def test_options_reach_the_losses(reached):
     plain = float(total()["loss"].detach())
     calls = {name: reached[id(process)] for name, process in oracle.processes.items()}
     for call in calls.values():
-        assert call["how"] == LossOptions(real="generator", symbols="squared", clip=0.3)
+        assert call["how"] == Loss(real="generator", symbols="squared", clip=0.3)
     losses = {
         name: process.loss(
             calls[name]["x_t"], calls[name]["t"], calls[name]["estimate"], torch.zeros(n, *process.output_shape),
-            how=LossOptions(real="generator", symbols="squared", clip=0.3),
+            how=Loss(real="generator", symbols="squared", clip=0.3),
         )
         for name, process in oracle.processes.items()
     }  # fmt: skip

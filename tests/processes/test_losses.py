@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from egm.paths import VE, VP, CondOT, Cosine, Masked, Uniform
-from egm.processes import Diffusion, DiscreteJump, Flow, Jump, LossOptions
+from egm.processes import Diffusion, DiscreteJump, Flow, Jump, Loss
 from egm.processes.base import RealLoss, SymbolLoss
 from egm.spaces.variables import Categorical, Real
 from support.cases import GAUSSIAN, REALS
@@ -16,11 +16,11 @@ PATHS = {"condot": CondOT, "ve": VE, "vp": VP}
 
 
 def real_loss(process, x_t, t, estimate, prediction, *, kind: RealLoss = "denoiser", clip=None):
-    return process.loss(x_t, t, estimate, prediction, how=LossOptions(real=kind, clip=clip))
+    return process.loss(x_t, t, estimate, prediction, by=Loss(real=kind, clip=clip))
 
 
 def symbol_loss(process, x_t, estimate, logits, *, kind: SymbolLoss = "cross-entropy", sites=None):
-    return process.loss(x_t, T, estimate, logits, how=LossOptions(symbols=kind), sites=sites)
+    return process.loss(x_t, T, estimate, logits, by=Loss(symbols=kind), sites=sites)
 
 
 def noise(*shape, seed=0):
@@ -300,17 +300,17 @@ def every_loss():
 @pytest.mark.parametrize("real", ["denoiser", "generator"])
 def test_losses_are_positive_but_for_the_estimate_itself(real):
     for process, x_t, a, b, output in every_loss():
-        how = LossOptions(real=real, symbols="squared")
-        torch.testing.assert_close(process.loss(x_t, T, a, output, how=how), torch.zeros_like(T))
-        assert bool((process.loss(x_t, T, b, output, how=how) > 0).all())
+        by = Loss(real=real, symbols="squared")
+        torch.testing.assert_close(process.loss(x_t, T, a, output, by=by), torch.zeros_like(T))
+        assert bool((process.loss(x_t, T, b, output, by=by) > 0).all())
 
 
 def test_options_of_other_predictions_change_nothing():
     """So that one call serves all processes."""
     for process, x_t, _, b, output in every_loss():
-        how, sites = LossOptions(symbols="squared"), torch.zeros_like(x_t)
+        by, sites = Loss(symbols="squared"), torch.zeros_like(x_t)
         if isinstance(process, Jump):
-            how = LossOptions(real="generator", symbols="squared", clip=0.01)
+            by = Loss(real="generator", symbols="squared", clip=0.01)
         if isinstance(process, DiscreteJump):
-            how, sites = LossOptions(real="generator", clip=0.01), None
-        assert torch.equal(process.loss(x_t, T, b, output, how=how, sites=sites), process.loss(x_t, T, b, output))
+            by, sites = Loss(real="generator", clip=0.01), None
+        assert torch.equal(process.loss(x_t, T, b, output, by=by, sites=sites), process.loss(x_t, T, b, output))

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 import egm
-from egm.api import begin
 from egm.cli.main import main
 from egm.report import write_report
 from support.report_cases import SECTIONS, TINY, Page, particles
+from support.training import begin
 
 pytest.importorskip("matplotlib")
 N = 60

@@ -13,11 +13,10 @@ import torch
 import yaml
 
 import egm
-from egm.api import begin
 from egm.runs import environment as module
 from egm.runs.directory import RunDirectory
 from egm.runs.environment import commit, environment, hardware
-from support.training import SMALL, SMALL_BS, SPACES, as_sampler
+from support.training import SMALL, SMALL_BS, SPACES, as_sampler, begin
 
 FILES = ["checkpoint.pt", "config.yaml", "environment.json", "metrics.csv", "model.safetensors", "status.json"]
 

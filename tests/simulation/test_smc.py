@@ -200,7 +200,10 @@ def flowing(network):
     path = ProductPath(target.space)
     model = EnergyModel(Uphill(), path, target)
     processes = {"x": Flow(path["x"])}  # type: ignore[arg-type]
-    return Sampler(target.space, path, processes, network, DenoiserError(path), target, model, steps=4)
+    return Sampler(
+        space=target.space, path=path, processes=processes, network=network, error=DenoiserError(path), target=target,
+        energy_model=model, steps=4,
+    )  # fmt: skip
 
 
 def test_a_flow_that_does_not_fold_has_weights():

@@ -1,14 +1,15 @@
 """Small runs for the tests of the training loop: targets, options, and ways to stop a run in the middle."""
 
 import signal
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import egm
-from egm import targets
-from egm.config.request import Request
+from egm import api, targets
+from egm.config.request import Request, make_request
 from egm.methods.registry import find_method
 from egm.methods.trained import Trained
 from egm.runs.directory import RunDirectory
@@ -82,6 +83,14 @@ def trainer_of(target: Target, method: str, **request: Any) -> Trainer:
     kind = find_method(method)
     assert isinstance(kind, Trained)
     return kind.begin(Request(target, method, progress=False, **request))
+
+
+def begin(target: Target, method: str, **arguments: Any) -> egm.AnySampler:
+    """`egm.fit` as the command line calls it, with `source` and `notes` among the arguments."""
+    names = {"out", *(field.name for field in fields(Request))}
+    options = {name: value for name, value in arguments.items() if name not in names}
+    others = {name: value for name, value in arguments.items() if name in names}
+    return api.begin(make_request(target, method, options=options, **others))
 
 
 def fit(target: Target, method: str = "egm-sp", **options: Any) -> egm.Sampler:

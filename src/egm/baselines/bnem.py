@@ -80,7 +80,7 @@ class BNEM(RegressionMethod):
                 )
         super().__init__(energy, path, processes, network, error)
         self.learned = learned = LearnedEnergy(network.energy, options)
-        self.regression = Regression(energy, path, processes, network, error, options=options, learned=learned)
+        self.regression = Regression(self, options=options, learned=learned)
         self._learned = learned
 
     def modules(self) -> dict[str, nn.Module]:

@@ -31,7 +31,8 @@ from egm.baselines.leaps_chain import Chain, generator_term
 from egm.baselines.leaps_sampler import LeapsSampler, only_variable
 from egm.config.parts import Parts
 from egm.methods.registry import add_method, add_options
-from egm.methods.trained import Setting, Trained
+from egm.methods.setting import Setting, network_parts
+from egm.methods.trained import Trained
 from egm.network_sampler import NetworkSampler
 from egm.networks.embeddings import TIME_FEATURES, TimeEmbedding
 from egm.networks.locally_equivariant import is_locally_equivariant
@@ -188,11 +189,7 @@ def leaps_sampler(parts: Parts, setting: Setting, *, t_min: float) -> LeapsSampl
         )
     if setting.loop.solver != "auto" or not all(isinstance(path, Uniform) for path in parts.path.paths.values()):
         raise ValueError("LEAPS has a path and a simulation of its own; leave paths and solver out")
-    return LeapsSampler(
-        parts.space, parts.path, network.to(device=setting.device, dtype=setting.dtype), DenoiserError(parts.path),
-        parts.target, steps=setting.loop.sample_steps, dtype=setting.dtype, config=dict(setting.config),
-        sweeps=getattr(setting.options, "sweeps", 0),
-    )  # fmt: skip
+    return LeapsSampler(**network_parts(parts, setting), sweeps=getattr(setting.options, "sweeps", 0))
 
 
 LEAPS = Trained(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -12,36 +11,19 @@ from torch import Tensor, nn
 from egm.baselines.leaps_chain import Chain
 from egm.network_sampler import NO_TARGET, Exchange, NetworkSampler
 from egm.networks.base import is_built_in, rounding
-from egm.paths.product import ProductPath
-from egm.simulation.denoiser_error import DenoiserError
 from egm.simulation.simulate import Simulation
 from egm.spaces import Categorical, Space, State
-from egm.targets.base import Target
 from egm.targets.guard import EnergyGuard
 
 
-@dataclass
+@dataclass(kw_only=True)
 class LeapsSampler(NetworkSampler):
     """Draws states by the jump process of a locally equivariant network; the path serves the network alone.
 
     Attributes:
-        space, path, network: of the process.
-        error: empty, since no variable is real.
-        target: what the sampler was trained for; None where it is not at hand (`egm.load` without it).
-        steps: of a simulation.
-        dtype: of rates.
-        config: everything that defines the run (`config.yaml`).
         sweeps: Gibbs sweeps after every four steps.
     """
 
-    space: Space
-    path: ProductPath
-    network: nn.Module
-    error: DenoiserError
-    target: Target | None = None
-    steps: int = 100
-    dtype: torch.dtype = torch.float32
-    config: dict[str, Any] = field(default_factory=dict)
     sweeps: int = 0
 
     def __post_init__(self) -> None:

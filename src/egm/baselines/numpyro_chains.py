@@ -68,19 +68,7 @@ def run(
     Returns:
         As `egm.mcmc.run`: states [steps, chains, ...] on the CPU with the calls that they took.
     """
-    if not target.space.real or not target.space.categorical:
-        raise ValueError(
-            f"{algorithm} samples mixed spaces, and {target.space} has only one kind of variable; use egm.mcmc.Gibbs"
-            " for symbols or egm.mcmc.HMC for reals"
-        )
-    if algorithm not in get_args(Algorithm):
-        raise ValueError(f"algorithm must be 'mixed-hmc' or 'nuts-gibbs', got {algorithm!r}")
-    if steps is not None and calls is not None:
-        raise ValueError("give steps or calls, not both")
-    limits = {"chains": chains, "warmup": warmup, "steps": steps, "calls": calls}
-    for name, value in limits.items():
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    _check(target, algorithm, chains=chains, warmup=warmup, steps=steps, calls=calls)
     jax, numpyro = _import_numpyro()
     started, called, scored = time.perf_counter(), target.energy_calls, target.score_calls
 
@@ -132,6 +120,21 @@ def run(
         seconds=time.perf_counter() - started,
         report={"step size": step_size, "leapfrog steps": float(np.mean(leapfrogs))},
     )
+
+
+def _check(target: Target, algorithm: str, **limits: int | None) -> None:
+    if not target.space.real or not target.space.categorical:
+        raise ValueError(
+            f"{algorithm} samples mixed spaces, and {target.space} has only one kind of variable; use egm.mcmc.Gibbs"
+            " for symbols or egm.mcmc.HMC for reals"
+        )
+    if algorithm not in get_args(Algorithm):
+        raise ValueError(f"algorithm must be 'mixed-hmc' or 'nuts-gibbs', got {algorithm!r}")
+    if limits["steps"] is not None and limits["calls"] is not None:
+        raise ValueError("give steps or calls, not both")
+    for name, value in limits.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
 
 
 def _model(jax: Any, numpyro: Any, layout: Layout, bridge: Bridge) -> Callable[[], None]:

@@ -17,6 +17,8 @@ from egm.cli.own_target import import_target
 from egm.cli.parsing import Parser, peek, value_of, without
 from egm.cli.resuming import is_complete, refuse_differences
 from egm.cli.train_parser import make_parser, split_target
+from egm.config.options import removed_from_command
+from egm.config.request import make_request
 from egm.config.targets import own_name
 from egm.methods.registry import METHODS, find_method, option_names
 from egm.runs.directory import RunDirectory
@@ -33,6 +35,9 @@ PARTS = ("network", "energy_network")
 
 def train(argv: list[str]) -> int:
     """Run `egm train` with these arguments."""
+    argv, said = removed_from_command(argv)
+    for text in said:
+        print(f"egm: {text}", file=sys.stderr)
     return _start(argv) if peek(argv, "--resume") is None else _continue(argv)
 
 
@@ -76,18 +81,22 @@ def _start(argv: list[str]) -> int:
         "concurrent": values.concurrent,
         "command": f"egm train {shlex.join(argv)}",
     }
-    options = {key: values[key] for key in (*option_names(), *PARTS) if key in given or key in recipe}
+    asked = [key for key in (*option_names(), *PARTS) if key in given or key in recipe]
+    options = {key: values[key] for key in asked if key not in PARTS}
     if METHODS[method].trains:
         options.setdefault("evaluate_every", EVALUATE_EVERY if target.reference_kind == "exact" else 0)
     limits = {key: values[key] for key in LIMITS if key in given} or {k: recipe[k] for k in LIMITS if k in recipe}
     print(f"training {target!r} by {method} into {folder}", file=sys.stderr)
     return _run(
         lambda: begin(
-            target, method, seed=values.seed, device=values.device, dtype=values.dtype, out=folder,
-            start=values.start, progress=values.progress, tensorboard=values.tensorboard,
-            source=text if own is not None else None, notes=notes,
-            paths={**recipe.get("paths", {}), **values.paths},
-            processes={**recipe.get("processes", {}), **values.processes}, **limits, **options,
+            make_request(
+                target, method, seed=values.seed, device=values.device, dtype=values.dtype, out=folder,
+                start=values.start, progress=values.progress, tensorboard=values.tensorboard,
+                source=text if own is not None else None, notes=notes, options=options,
+                paths={**recipe.get("paths", {}), **values.paths},
+                processes={**recipe.get("processes", {}), **values.processes},
+                **{key: values[key] for key in PARTS if key in asked}, **limits,
+            )
         ),
         folder,
         evaluate=values.evaluate,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from numbers import Real as Number
 from types import NoneType, UnionType
@@ -26,6 +26,20 @@ def without_removed(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
     for name in gone:
         warnings.warn(f"{name} is no longer an option: {REMOVED[name]}", DeprecationWarning, stacklevel=3)
     return {name: value for name, value in options.items() if name not in gone}, gone
+
+
+def removed_from_command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """A command line without options that are gone, and what to say about each."""
+    kept, said, words = [], [], iter(argv)
+    for word in words:
+        name, equals, _ = word.removeprefix("--").partition("=")
+        if word.startswith("--") and name in REMOVED:
+            said.append(f"--{name} is no longer an option: {REMOVED[name]}")
+            if not equals:
+                next(words, None)
+        else:
+            kept.append(word)
+    return kept, said
 
 
 def checked_option(name: str, value: Any, hint: Any) -> Any:

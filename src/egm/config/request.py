@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `egm.fit` for one method; what a method has no use for, it refuses.
+    """The arguments of `egm.fit`; what a method has no use for, it refuses.
 
     Attributes:
         target, method, seed: as given.
@@ -71,17 +71,32 @@ class Request:
         }
 
 
+def make_request(
+    target: Target,
+    method: str,
+    *,
+    steps: int | None = None,
+    time_limit: float | None = None,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | str = torch.float32,
+    out: str | Path | None = None,
+    **others: Any,
+) -> Request:
+    """A request from arguments as `egm.fit` takes them; `others` are fields of `Request`."""
+    if not isinstance(target, Target):
+        raise TypeError(f"fit needs an egm.Target, for example egm.Target(space, energy); got {type(target).__name__}")
+    where, name = device_of(device), dtype_name(dtype)
+    if (seed := checked_option("seed", seed, int)) < 0:
+        raise ValueError(f"seed must be at least 0, got {seed}")
+    run = None if out is None else RunDirectory(out)
+    return Request(target, method, **limits(steps, time_limit), seed=seed, device=where, dtype=name, run=run, **others)
+
+
 def limits(steps: int | None, time_limit: float | None) -> dict[str, Any]:
     """The limits of a run as plain numbers."""
     seconds = checked_option("time_limit", time_limit, float | None)
     return {"steps": checked_option("steps", steps, int | None), "time_limit": seconds}
-
-
-def checked_seed(seed: int) -> int:
-    """A seed that is not negative."""
-    if (seed := checked_option("seed", seed, int)) < 0:
-        raise ValueError(f"seed must be at least 0, got {seed}")
-    return seed
 
 
 def dtype_name(dtype: torch.dtype | str) -> str:

@@ -14,6 +14,7 @@ from egm.config.registry import TARGETS
 from egm.spaces import Categorical, Real, Space
 from egm.targets.base import Target
 from egm.util.expressions import arguments, evaluate
+from egm.util.version import VERSION
 
 OWN = "user: "
 
@@ -61,10 +62,8 @@ def target_expression(target: Target) -> str | None:
 
 def target_entries(target: Target, source: str | None) -> dict[str, Any]:
     """What a configuration says of the target, and the version of this library."""
-    from egm import __version__  # noqa: PLC0415  (the package imports this module)
-
     return {
-        "egm": __version__,
+        "egm": VERSION,
         "target": source or target_expression(target) or named_own(target),
         "prints_as": repr(target),
         "space": repr(target.space),

@@ -39,6 +39,7 @@ from egm.paths.base import Proposal, Time
 from egm.paths.product import ProductPath
 from egm.processes.base import Process
 from egm.spaces import Space, State
+from egm.util.broadcast import over
 
 DRAW_TOGETHER = 128  # proposals drawn by one call, whatever the chunk: random numbers do not depend on memory
 TEMPORARIES = 6  # tensors of a proposal's size that are alive at once
@@ -105,18 +106,14 @@ def estimate(
     proposals = make_proposals(path, processes, x_t, t, r, law=proposal)
     chunk = chunk_size(processes, x_t, count=count, memory=memory, tables=proposals.tables)
     most = slice_size(state_bytes * batch.numel(), memory)
-    peak: Tensor | None = None
-    total = square = torch.zeros(())
-    averages: State = {}
     denoised = {name: process for name, process in processes.items() if process.predicts_mean}
-    sums = dict.fromkeys(denoised if centred else (), torch.zeros(()))  # of end points, without weights
+    sums = _Sums(processes, x_t, t, plain=denoised if centred else {})
     for start in range(0, count, chunk):
         stop = min(start + chunk, count)
         blocks = range(start, stop, DRAW_TOGETHER)
         drawn = [proposals.draw(min(DRAW_TOGETHER, stop - first), generator) for first in blocks]
         x_r = {name: torch.cat([part[name] for part in drawn]) for name in x_t}
-        starts = range(0, stop - start, most)
-        slices = [{name: x[i : i + most] for name, x in x_r.items()} for i in starts]
+        slices = [{name: x[i : i + most] for name, x in x_r.items()} for i in range(0, stop - start, most)]
         averaged = x_r
         if scores is None:
             log_w = -torch.cat([energy(part, r) for part in slices])
@@ -125,27 +122,10 @@ def estimate(
             log_w, averaged = -torch.cat(values), {**x_r, **_scores(gradients)}
         if proposals.log_factor is not None:
             log_w = log_w + proposals.log_factor(x_r)
-        new_peak = log_w.amax(0) if peak is None else torch.maximum(peak, log_w.amax(0))
-        # Where every weight so far is zero the peak is −inf; any finite number keeps exp(−inf − peak) at zero.
-        safe = torch.where(new_peak == -math.inf, 0.0, new_peak)
-        shrink = torch.zeros_like(safe) if peak is None else torch.exp(peak - safe)
-        w = torch.exp(log_w - safe)
-        total = total * shrink + w.sum(0)
-        square = square * shrink.square() + w.square().sum(0)
-        for name, process in processes.items():
-            added = process.average(x_t[name], averaged[name], w, t)
-            old = averages.get(name)
-            averages[name] = added if old is None else old * _over(shrink, old) + added
-        sums = {name: plain + x_r[name].sum(0) for name, plain in sums.items()}
-        peak = new_peak
-    if peak is None:
-        raise ValueError("no proposal was made")
-    empty = total == 0
-    divisor = torch.where(empty, 1.0, total)
-    log_mean = torch.where(empty, -math.inf, torch.where(empty, 0.0, peak) + torch.log(divisor) - math.log(count))
-    means = {name: average / _over(divisor, average) for name, average in averages.items()}
+        sums.add(log_w, averaged, x_r)
+    log_mean, means, ess = sums.means(count)
     known = proposals.means() if centred else {}
-    means |= {name: means[name] - plain / count + known[name] for name, plain in sums.items()}
+    means |= {name: means[name] - plain / count + known[name] for name, plain in sums.plain.items()}
     scored = denoised if scores is not None else {}
     prediction = {
         name: scored[name].path.denoised_by_score(x_t[name], means[name], t, r)
@@ -153,8 +133,53 @@ def estimate(
         else process.prediction(x_t[name], means[name], t, r)
         for name, process in processes.items()
     }
-    ess = total.square() / (torch.where(empty, 1.0, square) * count)
     return Estimate(prediction, (-log_mean - proposals.constant).expand(batch), ess)
+
+
+class _Sums:
+    """Σ w, Σ w² and Σ w · (what a prediction averages) over chunks of proposals, in units of the largest weight so far.
+
+    Args:
+        processes, x_t, t: see `estimate`.
+        plain: names of the variables whose end points are summed without weights as well.
+    """
+
+    def __init__(
+        self, processes: Mapping[str, Process[Any]], x_t: State, t: Time, *, plain: Mapping[str, object]
+    ) -> None:
+        self.processes, self.x_t, self.t = processes, x_t, t
+        self.peak: Tensor | None = None
+        self.total = self.square = torch.zeros(())
+        self.averages: State = {}
+        self.plain = dict.fromkeys(plain, torch.zeros(()))
+
+    def add(self, log_w: Tensor, averaged: State, x_r: State) -> None:
+        """Add a chunk: log-weights [k, ...], what is averaged, and end points."""
+        peak = log_w.amax(0) if self.peak is None else torch.maximum(self.peak, log_w.amax(0))
+        # Where every weight so far is zero the peak is −inf; any finite number keeps exp(−inf − peak) at zero.
+        safe = torch.where(peak == -math.inf, 0.0, peak)
+        shrink = torch.zeros_like(safe) if self.peak is None else torch.exp(self.peak - safe)
+        w = torch.exp(log_w - safe)
+        self.total = self.total * shrink + w.sum(0)
+        self.square = self.square * shrink.square() + w.square().sum(0)
+        for name, process in self.processes.items():
+            added = process.average(self.x_t[name], averaged[name], w, self.t)
+            old = self.averages.get(name)
+            self.averages[name] = added if old is None else old * over(shrink, old) + added
+        self.plain = {name: plain + x_r[name].sum(0) for name, plain in self.plain.items()}
+        self.peak = peak
+
+    def means(self, count: int) -> tuple[Tensor, State, Tensor]:
+        """log mean w, the weighted means, and the effective share of `count` proposals."""
+        if self.peak is None:
+            raise ValueError("no proposal was made")
+        empty = self.total == 0
+        divisor = torch.where(empty, 1.0, self.total)
+        log_total = torch.where(empty, 0.0, self.peak) + torch.log(divisor)
+        log_mean = torch.where(empty, -math.inf, log_total - math.log(count))
+        means = {name: average / over(divisor, average) for name, average in self.averages.items()}
+        ess = self.total.square() / (torch.where(empty, 1.0, self.square) * count)
+        return log_mean, means, ess
 
 
 def _check(count: int, t: Time, r: Time, *, both: bool) -> None:
@@ -204,7 +229,3 @@ def chunk_size(processes: Mapping[str, Process[Any]], x_t: State, *, count: int,
             " raise memory or lower the batch size"
         )
     return min(count, int(blocks) * block)
-
-
-def _over(values: Tensor, like: Tensor) -> Tensor:
-    return values.reshape((*values.shape, *(1,) * (like.ndim - values.ndim)))

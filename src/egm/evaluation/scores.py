@@ -88,8 +88,7 @@ def evaluate(
     if repeats < 1 or resample_from < 1:
         raise ValueError(f"repeats and resample_from must be at least 1, got {repeats} and {resample_from}")
     names = metrics_of(target) if metrics is None else list(metrics)
-    raw: dict[str, list[float]] = {name: [] for name in names}
-    resampled: dict[str, list[float]] = {name: [] for name in names}
+    raw, resampled = ({name: list[float]() for name in names} for _ in range(2))
     weighted, observed, modes = sampler.why_unweighted() is None, _Means(), []
     has_modes = "mode" in _observables_of(target)
     log_weights, eubo = [], None
@@ -111,18 +110,12 @@ def evaluate(
                 for name in names:
                     values[name].append(find_metric(name)(target, _on_cpu(state), reference))
         own = derive_seed(seed, 3 * repeats)  # exact draws that no repeat has seen
-        pairs = {name: min(floor_pairs, ASSIGNMENT_PAIRS) if name == "x_w2" else floor_pairs for name in names}
-        floors = {
-            name: known_floor(name, target, n) or floor(name, target, n, pairs=pairs[name], seed=own) for name in names
-        }
+        floors = _floors(target, names, n, pairs=floor_pairs, seed=own)
         eval_calls = target.energy_calls - before
     scored = weighted and resample_from > 1
-    config, network = sampler.config, getattr(sampler, "network", None)  # chains have none
-    body = getattr(network, "body", network)
     return {
         "target": repr(target),
-        "method": config.get("method"),
-        "seed": config.get("seed"),
+        **{name: sampler.config.get(name) for name in ("method", "seed")},
         "n": n,
         "repeats": repeats,
         "metrics": {name: _score(raw[name], floors[name]) for name in names},
@@ -132,12 +125,27 @@ def evaluate(
         "observables": observed.record(independent=sampler.independent, pool=_pool_means(target)),
         "modes": min(modes, default=None),
         "eval_energy_calls": eval_calls,
-        "symmetries": list(getattr(body, "symmetries", ())),
-        "dtype": config.get("dtype"),
+        "symmetries": _symmetries(sampler),
+        "dtype": sampler.config.get("dtype"),
         "hardware": hardware(sampler.device),
         "torch": torch.__version__,
         "commit": commit(),
     }
+
+
+def _floors(target: Target, names: Sequence[str], n: int, *, pairs: int, seed: int) -> dict[str, Floor]:
+    """The floor of each metric: one that ships with the package, or else from pairs of exact sets."""
+    counts = {name: min(pairs, ASSIGNMENT_PAIRS) if name == "x_w2" else pairs for name in names}
+    return {
+        name: known_floor(name, target, n) or floor(name, target, n, pairs=count, seed=seed)
+        for name, count in counts.items()
+    }
+
+
+def _symmetries(sampler: AnySampler) -> list[str]:
+    """The symmetries that are built into a sampler's network; none for chains, which have no network."""
+    network = getattr(sampler, "network", None)
+    return list(getattr(getattr(network, "body", network), "symmetries", ()))
 
 
 def _score(values: list[float], floor: Floor) -> dict[str, float | int | None]:

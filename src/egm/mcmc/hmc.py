@@ -22,6 +22,7 @@ from torch import Tensor
 
 from egm.mcmc.base import Kernel, SupportsEnergy
 from egm.spaces import State
+from egm.util.broadcast import over
 
 
 class HMC(Kernel):
@@ -94,8 +95,8 @@ class HMC(Kernel):
             for name, variable in variables.items()
         }
         start = b * energy + _kinetic_energy(momentum, batch)
-        size = {name: _over(step_size.expand(batch), latent[name]) for name in variables}
-        kick = {name: _over(b * step_size / 2, latent[name]) for name in variables}
+        size = {name: over(step_size.expand(batch), latent[name]) for name in variables}
+        kick = {name: over(b * step_size / 2, latent[name]) for name in variables}
         position = dict(latent)
         for _ in range(self.leapfrog_steps):
             for name in variables:
@@ -112,11 +113,11 @@ class HMC(Kernel):
         accepted = u < acceptance
         new = {
             # Projecting again keeps rounding errors of the centre of mass from adding up over a long run.
-            name: variable.project(torch.where(_over(accepted, latent[name]), position[name], latent[name]))
+            name: variable.project(torch.where(over(accepted, latent[name]), position[name], latent[name]))
             for name, variable in variables.items()
         }
         moved = {**latent, **new}
-        slopes = {name: torch.where(_over(accepted, g), g, before[1][name]) for name, g in gradient.items()}
+        slopes = {name: torch.where(over(accepted, g), g, before[1][name]) for name, g in gradient.items()}
         self._last = moved, torch.where(accepted, energy, before[0]), slopes
         return moved, acceptance.to(like.dtype)
 
@@ -170,11 +171,6 @@ class MALA(HMC):
     def __repr__(self) -> str:
         tuned = f"step_size={self.initial_step_size}, target_acceptance={self.target_acceptance}, jitter={self.jitter}"
         return f"MALA({tuned})"
-
-
-def _over(values: Tensor, like: Tensor) -> Tensor:
-    """A tensor of batch shape with trailing axes of length one, to broadcast over a variable's value."""
-    return values.reshape((*values.shape, *(1,) * (like.ndim - values.ndim)))
 
 
 def _kinetic_energy(momentum: State, batch: torch.Size) -> Tensor:

@@ -28,7 +28,7 @@ from egm.methods.registry import add_method, add_options
 from egm.methods.regression import Regression, RegressionMethod
 from egm.methods.trained import Trained
 from egm.paths.product import ProductPath
-from egm.processes.base import LossOptions, Process
+from egm.processes.base import Loss, Process
 from egm.simulation.denoiser_error import DenoiserError
 from egm.spaces import Real, State
 from egm.targets.guard import EnergyGuard
@@ -68,9 +68,8 @@ class EGM(RegressionMethod):
                 " use bootstrap='proposals'"
             )
         self.regression = Regression(
-            energy, path, processes, network, error,
-            options=options, learned=self.learned, estimator=options.estimator, sites=sites,
-        )  # fmt: skip
+            self, options=options, learned=self.learned, estimator=options.estimator, sites=sites
+        )
 
     def losses(self, x_1: State, *, first: bool, generator: torch.Generator) -> dict[str, Tensor]:
         """See `Method.losses`."""
@@ -80,12 +79,12 @@ class EGM(RegressionMethod):
         output = self.network(x_t, t)
         self.measure_error(x_1, output, t)
         o, total = self.options, torch.zeros((), device=t.device)
-        how = LossOptions(real=o.real_loss, symbols=o.symbol_loss, clip=o.clip_estimate)
+        by = Loss(real=o.real_loss, symbols=o.symbol_loss, clip=o.clip_estimate)
         # States whose proposals all have zero density say nothing about the generator.
         weight = (got.ess > 0).to(t.dtype) * (t if o.time_weight == "t" else 1.0)
         for name, process in self.processes.items():
             expected, symbols = got.prediction[name], name in self.path.space.categorical
-            loss = process.loss(x_t[name], t, expected, output[name], how=how, sites=sites.get(name))
+            loss = process.loss(x_t[name], t, expected, output[name], by=by, sites=sites.get(name))
             total = total + (o.lambda_disc if symbols else o.lambda_cont) * (weight * loss).mean()
         shown = {"sampler_loss": total.detach()}
         if not self.regression.without_proposals:

@@ -16,11 +16,11 @@ yet, and the sampler, on whose draws all is trained, follows them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from egm.estimation.energy_model import unfinished
 from egm.estimation.estimators import Estimate, estimate, wide_bytes
@@ -30,10 +30,7 @@ from egm.methods.egm_options import EstimateOptions
 from egm.methods.learned_energy import LearnedEnergy
 from egm.networks.base import activation_bytes, predict
 from egm.paths.product import ProductPath
-from egm.processes.base import Process
-from egm.simulation.denoiser_error import DenoiserError
 from egm.spaces import State
-from egm.targets.guard import EnergyGuard
 from egm.train.buffer import ReplayBuffer
 from egm.train.method import T_MAX, Method, stratified_times
 
@@ -44,7 +41,7 @@ class Regression:
     """What denoisers and intermediate energies are regressed on.
 
     Args:
-        energy, path, processes, network, error: see `Method`.
+        method: whose energy, path, processes, network and error are used.
         options: of estimates.
         learned: E^φ; without it end points are always at r = 1.
         estimator: what is averaged for real variables, see `RegressionOptions`.
@@ -53,25 +50,22 @@ class Regression:
 
     def __init__(
         self,
-        energy: EnergyGuard,
-        path: ProductPath,
-        processes: Mapping[str, Process[Any]],
-        network: nn.Module,
-        error: DenoiserError | None,
+        method: Method,
         *,
         options: EstimateOptions,
         learned: LearnedEnergy | None = None,
         estimator: str = "end-points",
         sites: int = 0,
     ) -> None:
-        if options.proposal == "sampler" and (learned is None or error is None):
+        if options.proposal == "sampler" and (learned is None or method.error is None):
             raise ValueError(
                 "proposal='sampler' proposes the short steps of egm-bs, whose errors are measured while it trains; with"
                 " end points at r = 1 alone use proposal='reference'"
             )
-        self.energy, self.path, self.processes, self.network, self.error = energy, path, processes, network, error
+        self.energy, self.path, self.processes = method.energy, method.path, method.processes
+        self.network, self.error = method.network, method.error
         self.options, self.learned, self.estimator, self.sites = options, learned, estimator, sites
-        self.t_min = default_t_min(path) if options.t_min is None else options.t_min
+        self.t_min = default_t_min(self.path) if options.t_min is None else options.t_min
         self.stage = 0 if learned is not None and learned.options.opening else STAGES - 1
 
     @torch.no_grad()

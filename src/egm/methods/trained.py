@@ -30,71 +30,26 @@ from egm.config.start import Start
 from egm.config.targets import own_name
 from egm.estimation.energy_model import EnergyModel
 from egm.evaluation.scores import quick_scores
+from egm.methods.interrupted import train
 from egm.methods.kind import Continuation, MethodKind
 from egm.methods.registry import options_from, split_options
 from egm.methods.regression import default_t_min
+from egm.methods.setting import Setting, path_sampler, processes_outputs
 from egm.network_sampler import NetworkSampler
-from egm.networks.locally_equivariant import is_locally_equivariant
 from egm.paths.product import AnyPath
 from egm.processes.base import Process
 from egm.runs.directory import RunDirectory
 from egm.sampler import Sampler
-from egm.simulation.denoiser_error import DenoiserError
 from egm.spaces import Space
 from egm.targets.base import Target
 from egm.targets.guard import EnergyGuard
 from egm.train.method import Method
 from egm.train.options import TrainingOptions
 from egm.train.progress import make_progress
-from egm.train.signals import Stopped
 from egm.train.trainer import Trainer
 from egm.train.watching import has_events, watched
 
 DEFAULT_SECONDS = 60.0
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What else defines a run besides its parts.
-
-    Attributes:
-        method, seed, device, dtype: as in `egm.fit`.
-        loop: options of the training loop.
-        options: of the method.
-        config: the run's configuration.
-    """
-
-    method: str
-    seed: int
-    device: torch.device
-    dtype: torch.dtype
-    loop: TrainingOptions
-    options: Any
-    config: dict[str, Any]
-
-    @classmethod
-    def of(cls, config: dict[str, Any], device: torch.device | str) -> Setting:
-        """From a configuration."""
-        loop, options = options_from(config["method"], config)
-        dtype = DTYPES[config["dtype"]]
-        return cls(config["method"], config["seed"], torch.device(device), dtype, loop, options, config)
-
-
-def path_sampler(parts: Parts, setting: Setting, *, t_min: float) -> NetworkSampler:
-    """The sampler of a denoiser, untrained."""
-    if is_locally_equivariant(parts.network.module):
-        raise ValueError(f"a network of rates serves leaps and leaps-mcmc alone, not {setting.method}")
-    return Sampler(
-        parts.space, parts.path, parts.processes, parts.network.module.to(device=setting.device, dtype=setting.dtype),
-        DenoiserError(parts.path).to(device=setting.device), parts.target,
-        steps=setting.loop.sample_steps, solver=setting.loop.solver, t_min=t_min, dtype=setting.dtype,
-        config=dict(setting.config),
-    )  # fmt: skip
-
-
-def processes_outputs(processes: Mapping[str, Process[Any]]) -> dict[str, tuple[int, ...]]:
-    """What the network of a sampler gives for each variable."""
-    return {name: process.output_shape for name, process in processes.items()}
 
 
 @dataclass(frozen=True)
@@ -319,21 +274,3 @@ class Trained(MethodKind):
         for name, module in sampler.modules().items():
             module.load_state_dict(saved.get(name, {}))  # some have nothing to save
         return sampler
-
-
-def train(trainer: Trainer) -> NetworkSampler:
-    """Train; on Ctrl-C, say how to go on, and return the sampler so far."""
-    try:
-        trainer.train()
-    except Stopped:  # the command line's own
-        raise
-    except KeyboardInterrupt:
-        if trainer.run_directory is not None:
-            folder, config = trainer.run_directory.folder, trainer.sampler.config
-            own = [name for name in ("target", "network", "energy_network") if own_name(config[name]) is not None]
-            given = "".join(f", {name}=..." for name in own)
-            command = f"egm.resume({str(folder)!r}{given})" if own else f"egm train --resume {folder}"
-            what = "stopped and saved" if trainer.between_steps else "stopped in a step; the last checkpoint is kept"
-            print(f"\n{what}; continue with: {command}")
-    trainer.sampler.network.eval()
-    return trainer.sampler

@@ -9,8 +9,10 @@ little: `floor` (egm.metrics.floors) is its value for exact draws.
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,31 +24,53 @@ from egm.targets.base import Target
 Metric: TypeAlias = Callable[..., float]
 
 
-def e_w1(target: Target, draws: State, reference: State, *, log_weights: Tensor | None = None) -> float:
+def without_weights(metric: Metric) -> Metric:
+    """A metric that refuses `log_weights`, which earlier versions took."""
+
+    @functools.wraps(metric)
+    def plain(target: Target, draws: State, reference: State, **options: Any) -> float:
+        if "log_weights" in options:
+            warnings.warn(
+                "metrics no longer take log_weights: pass states of equal weight, draws.resample(n)",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            if options.pop("log_weights") is not None:
+                raise ValueError("log_weights would change the answer; pass states of equal weight, draws.resample(n)")
+        return metric(target, draws, reference, **options)
+
+    return plain
+
+
+@without_weights
+def e_w1(target: Target, draws: State, reference: State) -> float:
     """W1 between the energies of two sets of states [n, ...]."""
-    return w1(target.energy(**draws), target.energy(**reference), a_log_weights=log_weights)
+    return w1(target.energy(**draws), target.energy(**reference))
 
 
-def e_w2(target: Target, draws: State, reference: State, *, log_weights: Tensor | None = None) -> float:
+@without_weights
+def e_w2(target: Target, draws: State, reference: State) -> float:
     """W2 between the energies of two sets of states [n, ...]."""
-    return w2(target.energy(**draws), target.energy(**reference), a_log_weights=log_weights)
+    return w2(target.energy(**draws), target.energy(**reference))
 
 
-def m_w1(target: Target, draws: State, reference: State, *, log_weights: Tensor | None = None) -> float:
+@without_weights
+def m_w1(target: Target, draws: State, reference: State) -> float:
     """W1 between the magnetisations of two sets of states [n, ...]."""
     observed, expected = target.observables(**draws), target.observables(**reference)
     if "magnetization" not in observed:
         raise ValueError(f"{target!r} has no magnetisation, so no m_w1; its observables are {list(observed)}")
-    return w1(observed["magnetization"], expected["magnetization"], a_log_weights=log_weights)
+    return w1(observed["magnetization"], expected["magnetization"])
 
 
-def x_w2(target: Target, draws: State, reference: State, *, log_weights: Tensor | None = None) -> float:
+@without_weights
+def x_w2(target: Target, draws: State, reference: State) -> float:
     """W2 between the real variables of two sets of states [n, ...], all of them side by side."""
     names = list(target.space.real)
     if not names:
         raise ValueError(f"{target!r} has no Real variable, so no x_w2; use e_w1")
     a, b = (torch.cat([state[name].flatten(1) for name in names], 1) for state in (draws, reference))
-    return w2(a, b, a_log_weights=log_weights)
+    return w2(a, b)
 
 
 METRICS: dict[str, Metric] = {"e_w1": e_w1, "e_w2": e_w2, "m_w1": m_w1, "x_w2": x_w2}

@@ -1,6 +1,6 @@
 """Processes that follow a path: flow, diffusion, continuous jump, discrete jump and their superposition."""
 
-from egm.processes.base import LossOptions, Process, RealGenerator
+from egm.processes.base import Loss, Process, RealGenerator
 from egm.processes.denoising import BridgingProcess, DenoisingProcess
 from egm.processes.diffusion import Diffusion
 from egm.processes.discrete_jump import DiscreteJump
@@ -15,7 +15,7 @@ __all__ = [
     "DiscreteJump",
     "Flow",
     "Jump",
-    "LossOptions",
+    "Loss",
     "Process",
     "RealGenerator",
     "Superposition",

@@ -30,7 +30,7 @@ SymbolLoss: TypeAlias = Literal["cross-entropy", "squared"]
 
 
 @dataclass(frozen=True)
-class LossOptions:
+class Loss:
     """What `Process.loss` compares.
 
     Attributes:
@@ -44,7 +44,7 @@ class LossOptions:
     clip: float | None = None
 
 
-DEFAULT_LOSS = LossOptions()
+PLAIN = Loss()
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Process(ABC, Generic[G]):
         estimate: Tensor,
         output: Tensor,
         *,
-        how: LossOptions = DEFAULT_LOSS,
+        by: Loss = PLAIN,
         sites: Tensor | None = None,
     ) -> Tensor:
         """The regression loss of a network's output, [...]: it is least where the prediction is the mean estimate.
@@ -173,7 +173,7 @@ class Process(ABC, Generic[G]):
             t: [...].
             estimate: what the prediction is regressed on (`Estimate.prediction`).
             output: what the network gives, before `link`.
-            how: what is compared; each process takes the options that concern its prediction.
+            by: what is compared; each process takes the options that concern its prediction.
             sites: weights [..., *shape] of the sites of a symbol, see `DiscreteJump.loss`.
         """
 

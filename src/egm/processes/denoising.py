@@ -16,7 +16,7 @@ from torch import Tensor
 
 from egm.paths.base import Time
 from egm.paths.gaussian import GaussianPath
-from egm.processes.base import DEFAULT_LOSS, LossOptions, RealGenerator, RealProcess
+from egm.processes.base import PLAIN, Loss, RealGenerator, RealProcess
 from egm.spaces.variables import Real
 
 
@@ -48,18 +48,18 @@ class DenoisingProcess(RealProcess):
         estimate: Tensor,
         output: Tensor,
         *,
-        how: LossOptions = DEFAULT_LOSS,
+        by: Loss = PLAIN,
         sites: Tensor | None = None,
     ) -> Tensor:
-        """‖F̂ − F_θ‖²/d, [...]; the norm of F̂ is cut at `how.clip`."""
+        """‖F̂ − F_θ‖²/d, [...]; the norm of F̂ is cut at `by.clip`."""
         variable = self.path.variable
-        if how.real == "generator":
+        if by.real == "generator":
             expected, found = (self.marginal(x_t, x_1, t).drift for x_1 in (estimate, output))
         else:
             middle, size = rescaling(self.path, x_t, t)
             expected, found = ((x_1 - middle) / size for x_1 in (estimate, variable.project(output)))
-        if how.clip is not None:
-            expected = cut(expected, how.clip, variable)
+        if by.clip is not None:
+            expected = cut(expected, by.clip, variable)
         error = (expected - found).square()
         return (error.sum(variable.axes) if variable.axes else error) / variable.dimension
 

@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 
 from egm.paths.base import Time
 from egm.paths.discrete import DiscretePath, Masked
-from egm.processes.base import DEFAULT_LOSS, LossOptions, Process, sample_table
+from egm.processes.base import PLAIN, Loss, Process, sample_table
 
 
 class DiscreteJump(Process[Tensor]):
@@ -141,7 +141,7 @@ class DiscreteJump(Process[Tensor]):
         estimate: Tensor,
         output: Tensor,
         *,
-        how: LossOptions = DEFAULT_LOSS,
+        by: Loss = PLAIN,
         sites: Tensor | None = None,
     ) -> Tensor:
         """Loss of tables [..., *shape, n] from a network's logits, [...].
@@ -151,7 +151,7 @@ class DiscreteJump(Process[Tensor]):
         """
         path = self.path
         legal = path.variable.legal(output)
-        if how.symbols == "squared":
+        if by.symbols == "squared":
             error = (estimate - self.link(output)).square().sum(-1)
         else:
             log_table = torch.log_softmax(output.masked_fill(~legal, -torch.inf), -1)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from egm.paths.base import Time
 from egm.paths.gaussian import GaussianPath
-from egm.processes.base import DEFAULT_LOSS, LossOptions, RealGenerator, RealProcess
+from egm.processes.base import PLAIN, Loss, RealGenerator, RealProcess
 
 
 class Jump(RealProcess):
@@ -123,7 +123,7 @@ class Jump(RealProcess):
         estimate: Tensor,
         output: Tensor,
         *,
-        how: LossOptions = DEFAULT_LOSS,
+        by: Loss = PLAIN,
         sites: Tensor | None = None,
     ) -> Tensor:
         """The generalised KL of the kernels for each coordinate, [...]."""

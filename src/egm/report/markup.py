@@ -79,7 +79,8 @@ def _cell(cell: Cell, *, heading: bool) -> Html:
 def page(title: str, *parts: str | None) -> Html:
     """A page that needs no other file; its policy lets a browser fetch nothing, and run no script but `page.js`."""
     style, script = (
-        (resources.files("egm.report") / name).read_text(encoding="utf-8") for name in ("page.css", "page.js")
+        " ".join((resources.files("egm.report") / name).read_text(encoding="utf-8").split())
+        for name in ("page.css", "page.js")
     )
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"

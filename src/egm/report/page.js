@@ -1,5 +1,5 @@
 "use strict";
-// Headings become buttons: a click (or Enter, or Space) sorts the table by that column, a second one turns it round.
+/* Headings become buttons: a click (or Enter, or Space) sorts the table by that column, a second one turns it round. */
 for (const table of document.querySelectorAll("table")) {
   const headings = [...table.tHead.rows[0].cells];
   headings.forEach((heading, column) => {
@@ -19,7 +19,7 @@ for (const table of document.querySelectorAll("table")) {
   });
 }
 
-// Numbers before texts, and empty cells last in either direction.
+/* Numbers before texts, and empty cells last in either direction. */
 function compare(a, b, sign) {
   const [x, y] = [a, b].map((cell) => cell.dataset.sort ?? cell.textContent.trim());
   if (x === "" || y === "") return (x === "") - (y === "");

@@ -1,0 +1,3 @@
+"""The version of this library, which every run records."""
+
+VERSION = "0.1.0"

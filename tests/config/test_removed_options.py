@@ -1,0 +1,58 @@
+"""Options that are gone: each says so, and what old files hold of them does no harm."""
+
+import shutil
+
+import pytest
+import yaml
+
+import egm
+from egm.cli.main import main
+from egm.config.options import REMOVED
+from support.cli_cases import ISING, TINY_SP
+from support.kept_runs import DATA
+from support.training import SMALL, own_target, trainer_of
+
+
+@pytest.mark.parametrize(("name", "value"), [("weight_decay", 0.1), ("evaluation_size", 50)])
+def test_options_that_are_gone_warn_and_change_nothing(name, value):
+    plain = egm.fit(own_target(), "egm", steps=3, **SMALL).sample(20)
+    with pytest.warns(DeprecationWarning, match=f"{name} is no longer an option: {REMOVED[name]}"):
+        found = egm.fit(own_target(), "egm", steps=3, **SMALL, **{name: value}).sample(20)
+    assert found["x"].equal(plain["x"])
+
+
+def test_what_only_the_command_line_says_still_arrives(tmp_path):
+    with pytest.warns(DeprecationWarning, match="notes is no longer an option"):
+        sampler = egm.fit(own_target(), "egm", steps=1, notes={"why": "a test"}, **SMALL)
+    assert sampler.config["notes"] == {"why": "a test"}
+    with pytest.warns(DeprecationWarning, match="source is no longer an option"):
+        sampler = egm.fit(own_target(), "egm", steps=1, source="module:make", **SMALL)
+    assert sampler.config["target"] == "module:make"
+
+
+@pytest.mark.parametrize("given", [["--weight_decay", "0.1"], ["--weight_decay=0.1"]])
+def test_the_command_line_says_it_in_a_line(tmp_path, capsys, given):
+    assert main(["train", *ISING, *TINY_SP, *given, "--steps", "2", "--out", str(tmp_path / "a")]) == 0
+    assert "egm: --weight_decay is no longer an option: each method has its own" in capsys.readouterr().err
+
+
+def test_recipes_may_still_have_them(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("target: GBRBM()\negm: {weight_decay: 0.1, batch_size: 5}\n", encoding="utf-8")
+    with pytest.warns(DeprecationWarning, match="weight_decay is no longer an option"):
+        assert egm.recipes.load(str(file), "egm") == {"target": "GBRBM()", "method": "egm", "batch_size": 5}
+
+
+def test_runs_that_have_them_go_on_as_they_began(tmp_path):
+    """The weight decay of a run is that of its configuration, the method's where there is none."""
+    assert trainer_of(own_target(), "egm").optimizer.defaults["weight_decay"] == 0.01
+    assert trainer_of(own_target(), "egm-sp").optimizer.defaults["weight_decay"] == 0.0
+    states = {}
+    for decay in (0.01, 0.5):
+        folder = shutil.copytree(DATA / "kept_runs" / "reals-flow", tmp_path / str(decay))
+        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+        (folder / "checkpoint.pt").unlink()  # which would hold it too
+        (folder / "config.yaml").write_text(yaml.safe_dump(config | {"weight_decay": decay}), encoding="utf-8")
+        egm.resume(folder, steps=20, progress=False)
+        states[decay] = (folder / "model.safetensors").read_bytes()
+    assert states[0.01] != states[0.5]
