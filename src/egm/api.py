@@ -15,13 +15,11 @@ from egm import baselines as _baselines  # noqa: F401  (baselines register thems
 from egm.config.options import without_removed
 from egm.config.parts import AnyProcess
 from egm.config.request import Request, device_of, limits, make_request
-from egm.config.targets import make_space, target_of
-from egm.methods.kind import Continuation
+from egm.config.targets import target_of
 from egm.methods.registry import METHODS, find_method, option_names
 from egm.paths.product import AnyPath
 from egm.runs.directory import RunDirectory
 from egm.sampler import AnySampler
-from egm.spaces import Space
 from egm.targets.base import Target
 from egm.util.expressions import nearest
 
@@ -115,12 +113,11 @@ def resume(
     if extended:
         config |= limits(steps, time_limit)
     where = device_of(device or config["device"])
-    _, target = _space_and_target(config, target, required=True)
-    if target is None:
-        raise ValueError("training needs the target")
-    return kind.resume(
-        Continuation(run, config, target, extended, network, energy_network, where, progress, tensorboard)
-    )
+    request = Request.of_run(
+        run, config, target_of(config, target), network=network, energy_network=energy_network, device=where,
+        progress=progress, tensorboard=tensorboard,
+    )  # fmt: skip
+    return kind.resume(request, extended=extended)
 
 
 def load(
@@ -141,17 +138,8 @@ def load(
     run = RunDirectory(folder)
     config = run.read_config()
     kind = find_method(config["method"])
-    space, target = _space_and_target(config, target, required=False)
-    return kind.load(run, config, space, target, network=network, device=device)
-
-
-def _space_and_target(config: dict[str, Any], given: Target | None, *, required: bool) -> tuple[Space, Target | None]:
-    """The space and the target of a configuration; a target that is given has to have the run's space."""
-    target = target_of(config, given, required=required)
-    space = make_space(config["space"])
-    if target is not None and target.space != space:
-        raise ValueError(f"the run was made for {space!r}, but {target!r} has {target.space!r}; pass the same target")
-    return space, target
+    target = target_of(config, target, required=False)
+    return kind.load(Request.of_run(run, config, target, network=network, device=torch.device(device)))
 
 
 def _check_names(options: Mapping[str, Any]) -> None:

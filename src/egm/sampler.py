@@ -98,7 +98,7 @@ class Sampler(NetworkSampler):
     energy_model: EnergyModel | None = None
     solver: SolverChoice = "auto"
     t_min: float = 0.0
-    _recorded: RecordedDraws = field(default_factory=RecordedDraws, init=False, repr=False, compare=False)
+    _recordings: RecordedDraws | None = field(default=None, init=False, repr=False, compare=False)
 
     def modules(self) -> dict[str, nn.Module]:
         """What a saved sampler consists of."""
@@ -142,6 +142,11 @@ class Sampler(NetworkSampler):
 
     def _generator(self, seed: int) -> torch.Generator:
         return self._recorded.generator(self.device, seed)
+
+    @property
+    def _recorded(self) -> RecordedDraws:
+        self._recordings = self._recordings or RecordedDraws()
+        return self._recordings
 
     def _repeated(self, n: int, *, generator: torch.Generator, steps: int | None, weigh: bool) -> Simulation:
         """`latent`, from some time on by replaying a recording; flows are not recorded, their determinants wait."""

@@ -94,10 +94,10 @@ class BNEM(RegressionMethod):
         return {"loss": matching, "energy_loss": matching.detach(), "ess": got.ess.mean()}
 
 
-def score_network(parts: Parts, options: EnergyScoreOptions) -> nn.Module:
+def score_network(parts: Parts) -> nn.Module:
     """The denoiser of E^φ on the network of a run."""
     energy = EnergyModel(parts.network.module, parts.path, parts.target)
-    return EnergyScore(energy, parts.path, options.clip_estimate)
+    return EnergyScore(energy, parts.path, parts.options.clip_estimate)
 
 
 add_method(

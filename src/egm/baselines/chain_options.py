@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from egm.util.numbers import check_numbers
+from egm.config.options import check_numbers
 
 
 @dataclass(frozen=True)

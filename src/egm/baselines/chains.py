@@ -11,9 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch import nn
-
 from egm.baselines.chain_kernels import default_replicas, gibbs, mala, swendsen_wang, tempering
 from egm.baselines.chain_options import ChainOptions, GibbsOptions, TemperingOptions
 from egm.baselines.chain_run import ChainRun
@@ -21,7 +18,7 @@ from egm.baselines.chain_sampler import ChainSampler
 from egm.config.parts import DTYPES
 from egm.config.request import Request
 from egm.mcmc import Kernel
-from egm.methods.kind import Continuation, MethodKind
+from egm.methods.kind import MethodKind
 from egm.methods.registry import add_method, add_options, split_options
 from egm.runs.directory import RunDirectory
 from egm.spaces import Space
@@ -68,7 +65,7 @@ class Chains(MethodKind):
         return options
 
     def fit(self, request: Request) -> ChainSampler:
-        method, target, run = request.method, request.target, request.run
+        method, target, run = request.method, request.required_target, request.run
         parts = ("network", "energy_network", "paths", "processes", "start")
         if unused := [name for name in parts if getattr(request, name)]:
             raise ValueError(f"{method} trains nothing and has no use for {' and '.join(unused)}; leave that out")
@@ -104,21 +101,19 @@ class Chains(MethodKind):
             " more steps (or time_limit, or energy_calls) and out= another folder"
         )
 
-    def resume(self, again: Continuation) -> ChainSampler:
-        raise NotImplementedError(self.why_not_resumed(again.run, again.config))
+    def resume(self, request: Request, *, extended: bool) -> ChainSampler:
+        raise NotImplementedError(f"chains are not continued: {request.run!r}")
 
-    def load(
-        self, run: RunDirectory, config: dict[str, Any], space: Space, target: Target | None, *,
-        network: nn.Module | None, device: torch.device | str,
-    ) -> ChainSampler:  # fmt: skip
-        del network  # chains have none
-        if not (run.folder / "model.safetensors").is_file():
+    def load(self, request: Request) -> ChainSampler:
+        run = request.run
+        if run is None or not (run.folder / "model.safetensors").is_file():
             raise FileNotFoundError(
-                f"{run.folder} holds no states (model.safetensors): its chains were killed before their end; run them"
-                " again in another folder"
+                f"{run and run.folder} holds no states (model.safetensors): its chains were killed before their end;"
+                " run them again in another folder"
             )
-        visited = run.read_sampler()["visited"]
-        return ChainSampler(space, {name: visited[name].to(device) for name in space}, target, config)
+        visited = {name: x.to(request.device) for name, x in run.read_sampler()["visited"].items()}
+        states = {name: visited[name] for name in request.space}
+        return ChainSampler(request.space, states, request.target, dict(request.config or {}))
 
 
 def finished(run: ChainRun, config: dict[str, Any]) -> ChainSampler:

@@ -29,13 +29,13 @@ from torch import Tensor, nn
 
 from egm.baselines.leaps_chain import Chain, generator_term
 from egm.baselines.leaps_sampler import LeapsSampler, only_variable
+from egm.config.options import check_numbers
 from egm.config.parts import Parts
 from egm.methods.registry import add_method, add_options
-from egm.methods.setting import Setting, network_parts
-from egm.methods.trained import Trained
+from egm.methods.trained import Trained, shared_parts
 from egm.network_sampler import NetworkSampler
+from egm.networks.base import is_locally_equivariant
 from egm.networks.embeddings import TIME_FEATURES, TimeEmbedding
-from egm.networks.locally_equivariant import is_locally_equivariant
 from egm.paths.discrete import Uniform
 from egm.paths.product import ProductPath
 from egm.processes.base import Process
@@ -46,7 +46,6 @@ from egm.targets.base import EnergyError, Target
 from egm.targets.guard import EnergyGuard
 from egm.train.buffer import ReplayBuffer
 from egm.train.method import Method
-from egm.util.numbers import check_numbers
 
 #: where the defaults of the loop differ; the buffer counts states, of which a draw adds one for each step
 TRAINING: dict[str, Any] = {
@@ -176,7 +175,7 @@ def default_network(target: Target) -> str:
     return "LocallyEquivariantConv" + ("" if "translation" in target.symmetries else "(positions=True)")
 
 
-def leaps_sampler(parts: Parts, setting: Setting, *, t_min: float) -> LeapsSampler:
+def leaps_sampler(parts: Parts, *, t_min: float) -> LeapsSampler:
     """The sampler of a locally equivariant network, untrained; the simulation begins at 0 whatever t_min is."""
     del t_min
     only_variable(parts.space)
@@ -187,9 +186,9 @@ def leaps_sampler(parts: Parts, setting: Setting, *, t_min: float) -> LeapsSampl
             f"LEAPS needs a locally equivariant network, and {type(body).__name__} is not: leave network out, use"
             " LocallyEquivariantConv, or declare locally_equivariant = True in a module that is"
         )
-    if setting.loop.solver != "auto" or not all(isinstance(path, Uniform) for path in parts.path.paths.values()):
+    if parts.loop.solver != "auto" or not all(isinstance(path, Uniform) for path in parts.path.paths.values()):
         raise ValueError("LEAPS has a path and a simulation of its own; leave paths and solver out")
-    return LeapsSampler(**network_parts(parts, setting), sweeps=getattr(setting.options, "sweeps", 0))
+    return LeapsSampler(**shared_parts(parts), sweeps=getattr(parts.options, "sweeps", 0))
 
 
 LEAPS = Trained(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from numbers import Real as Number
 from types import NoneType, UnionType
@@ -58,3 +59,25 @@ def checked_option(name: str, value: Any, hint: Any) -> Any:
             return float(value)
     words = {int: "a whole number", float: "a number", bool: "True or False", NoneType: "None"}
     raise TypeError(f"{name} must be {' or '.join(words[kind] for kind in kinds)}, got {value!r}")
+
+
+def check_numbers(
+    options: object,
+    *,
+    positive: Iterable[str] = (),
+    non_negative: Iterable[str] = (),
+    decays: Iterable[str] = (),
+    shares: Iterable[str] = (),
+) -> None:
+    """Raise unless the options of these names lie in their ranges; None passes, NaN and infinity do not."""
+    ranges = (
+        (positive, "must be positive", lambda x: 0 < x < math.inf),
+        (non_negative, "must not be negative", lambda x: 0 <= x < math.inf),
+        (decays, "is the decay of a running average and lies in [0, 1)", lambda x: 0 <= x < 1),
+        (shares, "is a share of training and lies in [0, 1]", lambda x: 0 <= x <= 1),
+    )
+    for names, requirement, holds in ranges:
+        for name in names:
+            value = getattr(options, name)
+            if value is not None and not holds(value):
+                raise ValueError(f"{name} {requirement}, got {value}")

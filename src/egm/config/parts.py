@@ -40,7 +40,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a sampler is made of.
+    """What a run consists of.
 
     Attributes:
         space: the variables.
@@ -48,6 +48,9 @@ class Parts:
         path, processes: of every variable.
         network: the denoiser, or E^φ where the method has no other network.
         energy_network: E^φ where the method trains one besides the denoiser and its network is at hand.
+        loop, options: options of the training loop and of the method.
+        device, dtype: where and in which precision to work.
+        config: the run's configuration, which describes all of this.
     """
 
     space: Space
@@ -55,7 +58,12 @@ class Parts:
     path: ProductPath
     processes: Mapping[str, Process[Any]]
     network: Network
-    energy_network: Network | None = None
+    energy_network: Network | None
+    loop: Any
+    options: Any
+    device: torch.device
+    dtype: torch.dtype
+    config: dict[str, Any]
 
     def described(self) -> dict[str, Any]:
         """The entries of `config.yaml`."""
@@ -137,11 +145,13 @@ def make_network(
         return Network(choice, named_own(choice))
     with seeded(seed):
         body = make_body(path.space, outputs, choice)
-        network = Preconditioned(symmetrise(body, symmetries), path)
+        network = Preconditioned(symmetrise(body, symmetries) if symmetries else body, path)
     return Network(Scalar(network) if outputs == ENERGY else network, describe(body))
 
 
-def require_network(text: str, given: nn.Module | None, *, argument: str, what: str = "network") -> nn.Module | str:
+def require_network(
+    text: str, given: nn.Module | str | None, *, argument: str, what: str = "network"
+) -> nn.Module | str:
     """The network of a configuration: given again where it is the user's own."""
     if given is None and (name := own_name(text)) is not None:
         raise ValueError(f"the run has {what} of its own ({name}); pass it as {argument}=")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from torch import nn
 
 from egm.config.options import checked_option
 from egm.config.parts import DTYPES, AnyProcess
-from egm.config.targets import target_entries
+from egm.config.targets import make_space, target_entries
 from egm.paths.product import AnyPath
 from egm.runs.directory import RunDirectory
 from egm.sampler import AnySampler
+from egm.spaces import Space
 from egm.targets.base import Target
 
 CPU = torch.device("cpu")
@@ -23,10 +25,11 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `egm.fit`; what a method has no use for, it refuses.
+    """The arguments of `egm.fit`, or what a run on disk says of them; a method refuses what it has no use for.
 
     Attributes:
-        target, method, seed: as given.
+        target: the energy; None where a run is loaded without it.
+        method, seed: as given.
         steps, time_limit: limits as plain numbers.
         device, dtype: where and in which precision to work.
         options: of the loop and the method, not checked yet.
@@ -36,9 +39,10 @@ class Request:
         progress, tensorboard: what to show and to write on the way.
         source: how the target is imported again, "module:function".
         notes: kept in the run's configuration as they are.
+        config: the configuration of a run that is resumed or loaded.
     """
 
-    target: Target
+    target: Target | None
     method: str
     steps: int | None = None
     time_limit: float | None = None
@@ -56,11 +60,33 @@ class Request:
     tensorboard: bool = False
     source: str | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
+    config: dict[str, Any] | None = None
+
+    @classmethod
+    def of_run(cls, run: RunDirectory, config: dict[str, Any], target: Target | None, **others: Any) -> Request:
+        """What a run on disk says; `others` are further fields."""
+        return cls(
+            target, config["method"], config["steps"], config["time_limit"], config["seed"], dtype=config["dtype"],
+            options=config, paths=config.get("paths", {}), processes=config.get("processes", {}), run=run,
+            config=config, **others,
+        )  # fmt: skip
+
+    @property
+    def required_target(self) -> Target:
+        """The target, which training needs."""
+        if self.target is None:
+            raise ValueError("training needs the target")
+        return self.target
+
+    @cached_property
+    def space(self) -> Space:
+        """The target's space, or that of a run that is loaded without it."""
+        return self.target.space if self.target is not None else make_space((self.config or {})["space"])
 
     def described(self) -> dict[str, Any]:
         """The entries of `config.yaml` that every method has."""
         return {
-            **target_entries(self.target, self.source),
+            **target_entries(self.required_target, self.source),
             "method": self.method,
             "steps": self.steps,
             "time_limit": self.time_limit,

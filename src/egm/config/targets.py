@@ -83,4 +83,6 @@ def target_of(config: dict[str, Any], target: Target | None, *, required: bool =
     if repr(target) != stated:
         fix = "" if own else "; leave target out or start another run"
         raise ValueError(f"the run was made for {stated}, not for {target!r}{fix}")
+    if target.space != (space := make_space(config["space"])):
+        raise ValueError(f"the run was made for {space!r}, but {target!r} has {target.space!r}; pass the same target")
     return target

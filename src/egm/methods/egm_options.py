@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from egm.config.options import check_numbers
 from egm.processes.base import RealLoss, SymbolLoss
 from egm.train.method import T_MAX
-from egm.util.numbers import check_numbers
 
 
 @dataclass(frozen=True)

@@ -4,41 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
-
-import torch
-from torch import nn
 
 from egm.config.request import Request
 from egm.processes.base import Process
 from egm.runs.directory import RunDirectory
 from egm.sampler import AnySampler
-from egm.spaces import Space
-from egm.targets.base import Target
-
-
-@dataclass(frozen=True)
-class Continuation:
-    """The arguments of `egm.resume`; new limits are already in `config`.
-
-    Attributes:
-        run, config: the run and its configuration.
-        target: built in, or given again.
-        extended: whether limits are new.
-        network, energy_network: the user's own, given again.
-        device, progress, tensorboard: as in `egm.fit`.
-    """
-
-    run: RunDirectory
-    config: dict[str, Any]
-    target: Target
-    extended: bool
-    network: nn.Module | None
-    energy_network: nn.Module | None
-    device: torch.device
-    progress: bool
-    tensorboard: bool
 
 
 class MethodKind(ABC):
@@ -77,18 +49,9 @@ class MethodKind(ABC):
         return None
 
     @abstractmethod
-    def resume(self, again: Continuation) -> AnySampler:
-        """`egm.resume`."""
+    def resume(self, request: Request, *, extended: bool) -> AnySampler:
+        """`egm.resume`; `extended` says whether limits are new."""
 
     @abstractmethod
-    def load(
-        self,
-        run: RunDirectory,
-        config: dict[str, Any],
-        space: Space,
-        target: Target | None,
-        *,
-        network: nn.Module | None,
-        device: torch.device | str,
-    ) -> AnySampler:
+    def load(self, request: Request) -> AnySampler:
         """`egm.load`."""

@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import torch
 from torch import nn
 
 from egm.config.parts import (
     DTYPES,
     ENERGY,
-    AnyProcess,
     Network,
     Parts,
     default_energy_network,
@@ -30,26 +28,50 @@ from egm.config.start import Start
 from egm.config.targets import own_name
 from egm.estimation.energy_model import EnergyModel
 from egm.evaluation.scores import quick_scores
-from egm.methods.interrupted import train
-from egm.methods.kind import Continuation, MethodKind
+from egm.methods.kind import MethodKind
 from egm.methods.registry import options_from, split_options
 from egm.methods.regression import default_t_min
-from egm.methods.setting import Setting, path_sampler, processes_outputs
 from egm.network_sampler import NetworkSampler
-from egm.paths.product import AnyPath
+from egm.networks.base import is_locally_equivariant
 from egm.processes.base import Process
-from egm.runs.directory import RunDirectory
 from egm.sampler import Sampler
-from egm.spaces import Space
+from egm.simulation.denoiser_error import DenoiserError
 from egm.targets.base import Target
 from egm.targets.guard import EnergyGuard
 from egm.train.method import Method
 from egm.train.options import TrainingOptions
 from egm.train.progress import make_progress
+from egm.train.signals import Stopped
 from egm.train.trainer import Trainer
 from egm.train.watching import has_events, watched
 
 DEFAULT_SECONDS = 60.0
+
+
+def processes_outputs(processes: Mapping[str, Process[Any]]) -> dict[str, tuple[int, ...]]:
+    """What the network of a sampler gives for each variable."""
+    return {name: process.output_shape for name, process in processes.items()}
+
+
+def shared_parts(parts: Parts) -> dict[str, Any]:
+    """What every `NetworkSampler` is made of."""
+    return {
+        "space": parts.space,
+        "path": parts.path,
+        "network": parts.network.module.to(device=parts.device, dtype=parts.dtype),
+        "error": DenoiserError(parts.path).to(device=parts.device),
+        "target": parts.target,
+        "steps": parts.loop.sample_steps,
+        "dtype": parts.dtype,
+        "config": dict(parts.config),
+    }
+
+
+def path_sampler(parts: Parts, *, t_min: float) -> NetworkSampler:
+    """The sampler of a denoiser, untrained."""
+    if is_locally_equivariant(parts.network.module):
+        raise ValueError(f"a network of rates serves leaps and leaps-mcmc alone, not {parts.config['method']}")
+    return Sampler(**shared_parts(parts), processes=parts.processes, solver=parts.loop.solver, t_min=t_min)
 
 
 @dataclass(frozen=True)
@@ -67,7 +89,7 @@ class Trained(MethodKind):
         network: gives the network of a target as an expression.
         outputs: what the network has to give, from the processes.
         wrapped: makes the sampler's network of the one that was built.
-        sampler: makes the sampler.
+        sampler: makes the sampler of parts, from a smallest time `t_min` on.
         learns_energy: whether E^φ is trained besides the sampler's network.
         t_min: the time at which simulations begin, where that is not an option.
         needs_reals: whether the method is of no use without real variables.
@@ -82,7 +104,7 @@ class Trained(MethodKind):
     symbol_path: str = "Masked"
     network: Callable[[Target], str] = default_network
     outputs: Callable[[Mapping[str, Process[Any]]], dict[str, tuple[int, ...]]] = processes_outputs
-    wrapped: Callable[[Parts, Any], nn.Module] | None = None
+    wrapped: Callable[[Parts], nn.Module] | None = None
     sampler: Callable[..., NetworkSampler] = path_sampler
     learns_energy: bool = False
     t_min: float | None = None
@@ -96,181 +118,165 @@ class Trained(MethodKind):
 
     # ------------------------------------------------------------------ parts
 
-    def parts(
-        self,
-        space: Space,
-        target: Target | None,
-        *,
-        paths: Mapping[str, str | AnyPath],
-        processes: Mapping[str, AnyProcess],
-        network: nn.Module | str,
-        energy_network: nn.Module | str | None,
-        options: Any,
-        symmetries: list[str],
-        seed: int,
-    ) -> Parts:
-        """Every part, built once, from objects or expressions."""
-        path = make_path(space, paths, reals=self.path, symbols=self.symbol_path)
-        chosen = make_processes(path, processes, default=self.process)
-        made = make_network(network, path, self.outputs(chosen), symmetries=symmetries, seed=seed)
-        energy = None
-        if self.learns_energy and energy_network is not None:
-            energy = make_network(energy_network, path, ENERGY, symmetries=symmetries, seed=seed + 1)
-        parts = Parts(space, target, path, chosen, made, energy)
-        if self.wrapped is None:
-            return parts
-        return dataclasses.replace(parts, network=Network(self.wrapped(parts, options), made.text))
-
-    def parts_of(
-        self, config: dict[str, Any], space: Space, target: Target | None, *, network: nn.Module | None,
-        energy_network: nn.Module | str | None,
-    ) -> Parts:  # fmt: skip
-        """The parts of a configuration; own networks are given again."""
-        _, options = options_from(config["method"], config)
-        return self.parts(
-            space, target, paths=config["paths"], processes=config["processes"],
-            network=require_network(config["network"], network, argument="network", what="a network"),
-            energy_network=energy_network, options=options, seed=config["seed"],
-            symmetries=config["target_symmetries"] if config["symmetries"] else [],
+    def parts(self, request: Request) -> Parts:
+        """Every part, built once, from objects or expressions, and described once for a new run."""
+        old, space, target = request.config, request.space, request.target
+        split = split_options if old is None else options_from
+        loop, options = split(request.method, request.options)
+        declared = old["target_symmetries"] if old is not None else request.required_target.symmetries
+        symmetries = list(declared) if loop.symmetries else []
+        path = make_path(space, request.paths, reals=self.path, symbols=self.symbol_path)
+        processes = make_processes(path, request.processes, default=self.process)
+        choice = request.network or self.network(request.required_target)
+        network = make_network(choice, path, self.outputs(processes), symmetries=symmetries, seed=request.seed)
+        energy, choice = None, request.energy_network
+        if self.learns_energy and old is None:
+            choice = choice or default_energy_network(request.required_target)
+        if self.learns_energy and choice is not None:
+            energy = make_network(choice, path, ENERGY, symmetries=symmetries, seed=request.seed + 1)
+        parts = Parts(
+            space, target, path, processes, network, energy, loop, options, request.device, DTYPES[request.dtype],
+            config={} if old is None else old,
         )  # fmt: skip
+        if self.wrapped is not None:
+            parts = dataclasses.replace(parts, network=Network(self.wrapped(parts), network.text))
+        if old is None:
+            config = request.described() | parts.described() | dataclasses.asdict(loop) | dataclasses.asdict(options)
+            if config["steps"] is None and config["time_limit"] is None:
+                config["time_limit"] = DEFAULT_SECONDS
+            parts = dataclasses.replace(parts, config=config)
+        return parts
 
-    def untrained(self, parts: Parts, setting: Setting) -> NetworkSampler:
+    def untrained(self, parts: Parts) -> NetworkSampler:
         """The sampler before training."""
-        t_min = getattr(setting.options, "t_min", self.t_min)
+        t_min = getattr(parts.options, "t_min", self.t_min)
         t_min = default_t_min(parts.path) if t_min is None else t_min
-        t_min = max(t_min, *(part.earliest for part in parts.path.paths.values()))
-        return self.sampler(parts, setting, t_min=t_min)
+        return self.sampler(parts, t_min=max(t_min, *(part.earliest for part in parts.path.paths.values())))
 
-    def energy_model(self, parts: Parts, setting: Setting) -> EnergyModel:
+    def energy_model(self, parts: Parts) -> EnergyModel:
         """E^φ before training."""
         if parts.energy_network is None:
             raise ValueError("there is no network of the intermediate energy")
-        model = EnergyModel(
-            parts.energy_network.module, parts.path, parts.target, forward_looking=setting.options.forward_looking
-        )
-        return model.to(device=setting.device, dtype=setting.dtype)
+        looking = parts.options.forward_looking
+        model = EnergyModel(parts.energy_network.module, parts.path, parts.target, forward_looking=looking)
+        return model.to(device=parts.device, dtype=parts.dtype)
 
-    def trainer(
-        self,
-        parts: Parts,
-        setting: Setting,
-        *,
-        run: RunDirectory | None,
-        progress: bool,
-        tensorboard: bool,
-        prepared: Callable[[NetworkSampler], None] = lambda sampler: None,
-    ) -> Trainer:
-        """The loop, with the sampler and the loss that it trains; `prepared` may change the sampler first."""
+    # ------------------------------------------------------------------ training
+
+    def begin(self, request: Request) -> Trainer:
+        """The loop of a run, before its first step."""
+        target, prepared = request.required_target, None
+        if request.start is not None:
+            request, prepared = self._started(request, Start.of(request.start))
+        parts = self.parts(request)
         for limit in ("steps", "time_limit"):
-            value = setting.config[limit]
+            value = parts.config[limit]
             if value is not None and not value > 0:
                 raise ValueError(f"{limit} must be positive, got {value}")
-        if parts.target is None:
-            raise ValueError("training needs the target")
-        sampler, target = self.untrained(parts, setting), parts.target
-        prepared(sampler)
-        given: dict[str, Any] = {"error": sampler.error, "options": setting.options}
+        sampler = self.untrained(parts)
+        if prepared is not None:
+            prepared(sampler)
+        given: dict[str, Any] = {"error": sampler.error, "options": parts.options}
         if self.learns_energy:
-            given["energy_model"] = self.energy_model(parts, setting)
-        with seeded(setting.seed + 1):  # some have small networks of their own
+            given["energy_model"] = self.energy_model(parts)
+        with seeded(request.seed + 1):  # some have small networks of their own
             method = self.method(EnergyGuard(target), parts.path, parts.processes, sampler.network, **given)
         if isinstance(sampler, Sampler):
             sampler.energy_model = method.averaged_energy_model()
-        scored = target.reference_kind is not None and setting.loop.evaluate_every > 0
+        progress = make_progress(request.progress)
+        if request.run is not None or request.tensorboard:
+            progress = watched(progress, request.run, tensorboard=request.tensorboard)
+        scored = target.reference_kind is not None and parts.loop.evaluate_every > 0
         return Trainer(
             method,
             sampler,
-            setting.loop,
-            steps=setting.config["steps"],
-            time_limit=setting.config["time_limit"],
-            seed=setting.seed,
-            progress=watched(make_progress(progress), run, tensorboard=tensorboard),
-            run=run,
+            parts.loop,
+            steps=parts.config["steps"],
+            time_limit=parts.config["time_limit"],
+            seed=request.seed,
+            progress=progress,
+            run=request.run,
             evaluate=quick_scores(target) if scored else None,
-            weight_decay=setting.config.get("weight_decay"),  # of runs before it was fixed by the method
+            weight_decay=parts.config.get("weight_decay"),  # of runs before it was fixed by the method
         )
 
-    # ------------------------------------------------------------------ runs
+    def _started(self, request: Request, start: Start) -> tuple[Request, Callable[[NetworkSampler], None]]:
+        """The request with the parts of a run to begin with, and what hands over what that run has learned."""
+        chosen = {"network": request.network, "symmetries": request.options.get("symmetries")}
+        network, paths, processes = start.parts(
+            request.required_target, request.network, request.paths, request.processes
+        )
+        options = {"symmetries": start.config["symmetries"], **request.options}
+        request = dataclasses.replace(request, network=network, paths=paths, processes=processes, options=options)
+        return request, partial(start.hand_over, given=[name for name, x in chosen.items() if x is not None])
 
     def fit(self, request: Request) -> NetworkSampler:
+        if request.energy_network is not None and not self.learns_energy:
+            fix = "leave it out" if self.wrapped is None else "its network is the energy, pass it as network="
+            raise ValueError(f"energy_network is a part of egm-bs, not of {request.method}: {fix}")
+        target = request.required_target
+        if self.needs_reals and not target.space.real:
+            raise ValueError(f"{request.method} is about real variables and {target!r} has none; use method='egm'")
         trainer = self.begin(request)
-        request.target.check(request.device, seed=request.seed, dtype=trainer.sampler.dtype)
+        target.check(request.device, seed=request.seed, dtype=trainer.sampler.dtype)
         if request.run is not None:
             request.run.create(trainer.sampler.config)
-        return train(trainer)
+        return trained_by(trainer)
 
-    def begin(self, request: Request) -> Trainer:
-        """The loop of a new run, before its first step."""
-        self._check(request)
-        begun = None if request.start is None else Start.of(request.start)
-        network, paths, processes, given = request.network, request.paths, request.processes, dict(request.options)
-        own = [name for name, x in (("network", network), ("symmetries", given.get("symmetries"))) if x is not None]
-        if begun is not None:
-            network, paths, processes = begun.parts(request.target, network, paths, processes)
-            given.setdefault("symmetries", begun.config["symmetries"])
-        loop, options = split_options(request.method, given)
-        parts = self.parts(
-            request.target.space, request.target, paths=paths, processes=processes,
-            network=network or self.network(request.target),
-            energy_network=request.energy_network or default_energy_network(request.target), options=options,
-            symmetries=list(request.target.symmetries) if loop.symmetries else [], seed=request.seed,
-        )  # fmt: skip
-        config = request.described() | parts.described() | dataclasses.asdict(loop) | dataclasses.asdict(options)
-        if config["steps"] is None and config["time_limit"] is None:
-            config["time_limit"] = DEFAULT_SECONDS
-        setting = Setting(request.method, request.seed, request.device, DTYPES[request.dtype], loop, options, config)
-        surroundings: dict[str, Any] = {
-            "run": request.run, "progress": request.progress, "tensorboard": request.tensorboard,
-        }  # fmt: skip
-        if begun is not None:
-            surroundings["prepared"] = partial(begun.hand_over, given=own)
-        return self.trainer(parts, setting, **surroundings)
-
-    def _check(self, request: Request) -> None:
-        """Raise for what the method would not look at."""
-        method, target = request.method, request.target
-        if request.energy_network is not None and not self.learns_energy:
-            is_energy = self.outputs is not processes_outputs and self.wrapped is not None
-            fix = "its network is the energy, pass it as network=" if is_energy else "leave it out"
-            raise ValueError(f"energy_network is a part of egm-bs, not of {method}: {fix}")
-        if self.needs_reals and not target.space.real:
-            raise ValueError(f"{method} is about real variables and {target!r} has none; use method='egm'")
-
-    def resume(self, again: Continuation) -> NetworkSampler:
-        config = again.config
-        energy: nn.Module | str | None = None
+    def resume(self, request: Request, *, extended: bool) -> NetworkSampler:
+        run, config = request.run, request.config
+        if run is None or config is None:
+            raise ValueError("only a run on disk can be resumed")
+        network = require_network(config["network"], request.network, argument="network", what="a network")
+        energy, tensorboard = None, request.tensorboard or has_events(run)
         if self.learns_energy:
             energy = require_network(
-                config["energy_network"], again.energy_network, argument="energy_network", what="an energy network"
+                config["energy_network"], request.energy_network, argument="energy_network", what="an energy network"
             )
-        parts = self.parts_of(config, again.target.space, again.target, network=again.network, energy_network=energy)
-        setting = Setting.of(config, again.device)
-        tensorboard = again.tensorboard or has_events(again.run)
-        trainer = self.trainer(parts, setting, run=again.run, progress=again.progress, tensorboard=tensorboard)
-        state = again.run.read_state(again.device)
+        trainer = self.begin(
+            dataclasses.replace(request, network=network, energy_network=energy, tensorboard=tensorboard)
+        )
+        state = run.read_state(request.device)
         if state is not None:
             trainer.load_state_dict(state)
-            if again.extended:
+            if extended:
                 trainer.extend()
-            again.run.forget_metrics_after(trainer.step)
+            run.forget_metrics_after(trainer.step)
         else:  # from the beginning, with the energy calls of the check that `fit` makes
-            again.run.forget_metrics_after(-1)
-            again.target.check(again.device, seed=setting.seed, dtype=setting.dtype)
-        again.run.record_start()
-        return train(trainer)
+            run.forget_metrics_after(-1)
+            request.required_target.check(request.device, seed=request.seed, dtype=trainer.sampler.dtype)
+        run.record_start()
+        return trained_by(trainer)
 
-    def load(
-        self, run: RunDirectory, config: dict[str, Any], space: Space, target: Target | None, *,
-        network: nn.Module | None, device: torch.device | str,
-    ) -> NetworkSampler:  # fmt: skip
-        saved = run.read_sampler()
-        text = config["energy_network"]
-        known = "energy_model" in saved and target is not None and text is not None and own_name(text) is None
-        parts = self.parts_of(config, space, target, network=network, energy_network=text if known else None)
-        setting = Setting.of(config, device)
-        sampler = self.untrained(parts, setting)
-        if known and isinstance(sampler, Sampler):
-            sampler.energy_model = self.energy_model(parts, setting)
+    def load(self, request: Request) -> NetworkSampler:
+        run, config = request.run, request.config
+        if run is None or config is None:
+            raise ValueError("only a run on disk can be loaded")
+        saved, text = run.read_sampler(), config["energy_network"]
+        known = "energy_model" in saved and request.target is not None and own_name(text) is None
+        network = require_network(config["network"], request.network, argument="network", what="a network")
+        parts = self.parts(dataclasses.replace(request, network=network, energy_network=text if known else None))
+        sampler = self.untrained(parts)
+        if parts.energy_network is not None and isinstance(sampler, Sampler):
+            sampler.energy_model = self.energy_model(parts)
         for name, module in sampler.modules().items():
             module.load_state_dict(saved.get(name, {}))  # some have nothing to save
         return sampler
+
+
+def trained_by(trainer: Trainer) -> NetworkSampler:
+    """The sampler after training; on Ctrl-C, the sampler so far, and a line on how to go on."""
+    try:
+        trainer.train()
+    except Stopped:  # the command line's own
+        raise
+    except KeyboardInterrupt:
+        if trainer.run_directory is not None:
+            folder, config = trainer.run_directory.folder, trainer.sampler.config
+            own = [name for name in ("target", "network", "energy_network") if own_name(config[name]) is not None]
+            given = "".join(f", {name}=..." for name in own)
+            command = f"egm.resume({str(folder)!r}{given})" if own else f"egm train --resume {folder}"
+            what = "stopped and saved" if trainer.between_steps else "stopped in a step; the last checkpoint is kept"
+            print(f"\n{what}; continue with: {command}")
+    trainer.sampler.network.eval()
+    return trainer.sampler

@@ -124,6 +124,19 @@ def is_built_in(network: nn.Module) -> bool:
     return type(network).__module__.startswith("egm.networks.")
 
 
+def is_locally_equivariant(network: nn.Module) -> bool:
+    """Whether a network, or one that it wraps, declares `locally_equivariant = True`."""
+    return any(getattr(module, "locally_equivariant", False) for module in network.modules())
+
+
+def is_particles(space: Space) -> bool:
+    """Whether a space is one centred Real of shape (particles, dimension), and Categoricals of shape (particles,)."""
+    reals = list(space.real.values())
+    if len(reals) != 1 or not reals[0].centered or len(reals[0].shape) != 2:
+        return False
+    return all(variable.shape == reals[0].shape[:1] for variable in space.categorical.values())
+
+
 def rounding(device: torch.device, *, enabled: bool) -> AbstractContextManager[object]:
     """Matrix products in bfloat16 on a GPU, if `enabled`; weights are cast anew each time, also in recorded steps."""
     if not enabled or device.type != "cuda":

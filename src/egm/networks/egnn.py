@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from egm.networks.base import Body, Head, positive
+from egm.networks.base import Body, Head, is_particles, positive
 from egm.networks.embeddings import TIME_FEATURES, SymbolEmbedding, TimeEmbedding
 from egm.spaces import Space, State
 
@@ -80,14 +80,6 @@ class EGNN(Body):
             else:
                 result[name] = head(h) if shape else head(h).sum(-1)
         return result
-
-
-def is_particles(space: Space) -> bool:
-    """Whether a space is one centred Real of shape (particles, dimension), and Categoricals of shape (particles,)."""
-    reals = list(space.real.values())
-    if len(reals) != 1 or not reals[0].centered or len(reals[0].shape) != 2:
-        return False
-    return all(variable.shape == reals[0].shape[:1] for variable in space.categorical.values())
 
 
 class _Radial(nn.Module):

@@ -111,8 +111,3 @@ class LocallyEquivariantConv(Body):
         before, after = self.size // 2, self.size - 1 - self.size // 2
         e = torch.cat([e[:, self.size - before :], e, e[:, :after]], 1)
         return torch.cat([e[:, :, self.size - before :], e, e[:, :, :after]], 2)
-
-
-def is_locally_equivariant(network: nn.Module) -> bool:
-    """Whether a network, or one that it wraps, declares `locally_equivariant = True`."""
-    return any(getattr(module, "locally_equivariant", False) for module in network.modules())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from egm.networks.base import Body
-from egm.networks.egnn import EGNN, is_particles
+from egm.networks.base import Body, is_particles
+from egm.networks.egnn import EGNN
 from egm.networks.lattice import LatticeConv
 from egm.networks.locally_equivariant import LocallyEquivariantConv
 from egm.networks.mlp import MLP, ResidualMLP

@@ -10,14 +10,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from egm.util.cached_tensors import Nested, cached_tensor
+from egm.util.cached_tensors import Nested
 
 Constraint: TypeAlias = "str | tuple[float, float] | None"
-
-
-def constant(value: Nested, like: Tensor) -> Tensor | float:
-    """A number as it is; an array as a tensor of `like`'s dtype on its device, copied there once."""
-    return value if isinstance(value, float) else cached_tensor(value, like.dtype, like.device)
 
 
 def nested(values: object) -> Nested:

@@ -25,12 +25,11 @@ from egm.spaces.declarations import (
     as_shape,
     check_constraint,
     check_trailing_shape,
-    constant,
     nested,
     number_or_array,
     require,
 )
-from egm.util.cached_tensors import Nested, cached_tensor
+from egm.util.cached_tensors import Nested, cached_tensor, constant
 
 
 @dataclass(frozen=True, repr=False)

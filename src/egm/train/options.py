@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from egm.config.options import check_numbers
 from egm.simulation.clock import SolverChoice
-from egm.util.numbers import check_numbers
 
 
 @dataclass(frozen=True)
