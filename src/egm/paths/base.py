@@ -20,7 +20,8 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from egm.spaces.variables import Categorical, Real, reference_draw
+from egm.spaces.space import reference_draw
+from egm.spaces.variables import Categorical, Real
 
 Time: TypeAlias = float | Tensor
 Proposal: TypeAlias = Literal["flat", "reference"]

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import torch
-from torch import Tensor
 
 from egm.util.cached_tensors import Nested
 
@@ -62,15 +61,3 @@ def check_constraint(constraint: Constraint, shape: tuple[int, ...]) -> Constrai
     if constraint == "simplex" and (not shape or shape[-1] < 2):
         raise ValueError(f"constraint='simplex' needs a last axis of at least two entries, got shape {shape}")
     return constraint
-
-
-def check_trailing_shape(x: Tensor, shape: tuple[int, ...], name: str) -> None:
-    """Raise unless x has the shape [..., *shape]."""
-    if x.ndim < len(shape) or tuple(x.shape[x.ndim - len(shape) :]) != shape:
-        raise ValueError(f"variable '{name}' needs shape [..., {', '.join(map(str, shape))}], got {tuple(x.shape)}")
-
-
-def require(condition: bool, name: str, requirement: str) -> None:
-    """Raise unless the values of the variable `name` fulfil a condition."""
-    if not condition:
-        raise ValueError(f"variable '{name}' {requirement}")

@@ -10,15 +10,14 @@ z.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from egm.spaces.declarations import check_trailing_shape
-from egm.spaces.variables import Categorical, Real, reference_draw
+from egm.spaces.variables import Categorical, Real, check_trailing_shape
 
 __all__ = ["Categorical", "Real", "Space", "State", "Variable"]
 
@@ -145,3 +144,17 @@ class Space:
         for name, variable in self.real.items():
             total = total + variable.gaussian_log_prob(latent[name], 1.0)
         return total
+
+
+def reference_draw(
+    variable: Real | Categorical,
+    batch: Sequence[int],
+    *,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Latents of the reference law p_ref: standard Gaussian for reals, uniform for symbols."""
+    if isinstance(variable, Real):
+        return variable.noise(batch, generator=generator, dtype=dtype, device=device)
+    return variable.uniform(batch, generator=generator, device=device)

@@ -24,12 +24,22 @@ from egm.spaces.declarations import (
     Constraint,
     as_shape,
     check_constraint,
-    check_trailing_shape,
     nested,
     number_or_array,
-    require,
 )
 from egm.util.cached_tensors import Nested, cached_tensor, constant
+
+
+def check_trailing_shape(x: Tensor, shape: tuple[int, ...], name: str) -> None:
+    """Raise unless x has the shape [..., *shape]."""
+    if x.ndim < len(shape) or tuple(x.shape[x.ndim - len(shape) :]) != shape:
+        raise ValueError(f"variable '{name}' needs shape [..., {', '.join(map(str, shape))}], got {tuple(x.shape)}")
+
+
+def require(condition: bool, name: str, requirement: str) -> None:
+    """Raise unless the values of the variable `name` fulfil a condition."""
+    if not condition:
+        raise ValueError(f"variable '{name}' {requirement}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -286,17 +296,3 @@ class Categorical:
             raise ValueError(
                 f"variable '{name}' holds the symbol {bad}{hint}; symbols run from 0 to n-1 with n={self.n}"
             )
-
-
-def reference_draw(
-    variable: Real | Categorical,
-    batch: Sequence[int],
-    *,
-    generator: torch.Generator | None = None,
-    dtype: torch.dtype | None = None,
-    device: torch.device | str | None = None,
-) -> Tensor:
-    """Latents of the reference law p_ref: standard Gaussian for reals, uniform for symbols."""
-    if isinstance(variable, Real):
-        return variable.noise(batch, generator=generator, dtype=dtype, device=device)
-    return variable.uniform(batch, generator=generator, device=device)
