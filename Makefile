@@ -13,7 +13,7 @@ test: lint types pytest
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-# What some tests need beside; the quickstart does without.
+# Extras that some tests need, and the quickstart does not.
 .venv/.extras: .venv/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bayes,completion,examples,log]'
 	touch $@
@@ -28,7 +28,7 @@ types: .venv/.installed
 pytest: .venv/.extras
 	$(BIN)/python -m pytest --numprocesses auto
 
-# ArviZ 1 needs a later Python than 3.11: any that is found here, or ARVIZ_PYTHON=/path/to/python.
+# ArviZ 1 needs a later Python than 3.11: the first that is found, or ARVIZ_PYTHON=/path/to/python.
 ARVIZ_PYTHON ?= $(shell for p in python3.13 python3.12; do $$p -c '' 2>/dev/null && echo $$p && break; done)
 test-arviz: .venv/.extras
 	$(if $(ARVIZ_PYTHON),,$(error there is no python3.12 or later; set ARVIZ_PYTHON=/path/to/python))
@@ -36,11 +36,11 @@ test-arviz: .venv/.extras
 	.venv/arviz/bin/python -m pip install --quiet 'arviz>=1' h5netcdf h5py
 	EGM_ARVIZ_PYTHON=$(CURDIR)/.venv/arviz/bin/python $(BIN)/python -m pytest tests/draws/test_export.py
 
-# Reports in a real browser. `make test` skips these tests where there is none.
+# Tests of reports in a real browser. `make test` skips them if there is none.
 test-browser: .venv/.browser
 	EGM_NEEDED='Chromium playwright' $(BIN)/python -m pytest tests/report/test_report_browser.py
 
-# Chromium comes from the system's packages, where it is missing and they may be installed.
+# If Chromium is missing, it is installed from the system's packages, which may need permission.
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 .venv/.browser: .venv/.installed
@@ -50,12 +50,12 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 		{ echo 'test-browser needs Chromium, and it could not be installed with apt-get; install it and try again'; exit 1; }
 	touch $@
 
-# Energies and models of JAX, Pyro and NumPyro. `make test` skips these tests where the packages are missing. Most of
-# their time is compilation, so it is kept short.
+# Tests of JAX, Pyro and NumPyro energies and models. `make test` skips them if the packages are missing. Most of their
+# time is compilation, so JAX optimizes less.
 test-adapters: .venv/.adapters
 	JAX_DISABLE_MOST_OPTIMIZATIONS=1 EGM_NEEDED='jax pyro numpyro' .venv/adapters/bin/python -m pytest --numprocesses auto -m adapters tests
 
-# An environment on top of .venv: whatever that has is found there, and what these packages bring stays out of it.
+# An environment on top of .venv: it finds the packages of .venv, and new packages are installed outside of .venv.
 .venv/.adapters: .venv/.installed
 	$(BIN)/python -m venv --clear .venv/adapters
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
@@ -63,7 +63,7 @@ test-adapters: .venv/.adapters
 	.venv/adapters/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[jax,pyro,numpyro]'
 	touch $@
 
-# The package without extras, in an empty environment.
+# Tests of the package without extras, in an empty environment.
 .PHONY: test-install
 test-install:
 	$(PYTHON) -m venv --clear .venv/bare
@@ -74,7 +74,7 @@ format: .venv/.installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Each call makes a run of its own, so that it can be repeated.
+# Each call makes a new run, so that it can be repeated.
 quickstart: .venv/.installed
 	run=runs/quickstart-$$(date +%Y%m%d-%H%M%S) && \
 		$(BIN)/egm train --recipe fast/gbrbm --time_limit 60 --device cpu --out $$run && \

@@ -1,4 +1,4 @@
-"""What EGM-SP has to reach, checked against records: a line for each run, and exit status 1 if one is missed.
+"""Checks records of EGM-SP against required bars: a line for each run, and exit status 1 if a bar is missed.
 
     python benchmarks/bars.py results/self_proposal.json
     python benchmarks/bars.py results/table1.json results/table2.json results/manywell.json results/leaps.json \\
@@ -6,7 +6,7 @@
     python benchmarks/bars.py results/self_proposal_cpu.json
 
 Runs of other methods in these files are left out.
-*At the floor* is what `egm.metrics.floors` says it is: 20 evaluations or more, on average at most 1.25 × the floor.
+*At the floor* is defined by `egm.metrics.floors`: 20 evaluations or more, with a mean of at most 1.25 × the floor.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from egm.metrics.floors import LEAST_EVALUATIONS, LEAST_PAIRS, score_at_floor
 
 MOST_CALLS = 5_000_000
 MOST_SECONDS = 300
-MOST_CPU_SECONDS = 61  # a minute, and the round that was under way
+MOST_CPU_SECONDS = 61  # a minute, and the end of the current round
 SEEDS = 3
 
 
 @dataclass(frozen=True)
 class Bar:
-    """What every run of a recipe has to reach.
+    """The requirements on every run of a recipe.
 
     Attributes:
-        ess: at least.
-        log_z: absolute error, at most.
-        raw: metrics that draws have at the floor as they are.
-        resampled: those that they have at the floor after resampling.
-        e_w1: of draws as they are, at most.
-        modes: at least, in 2000 draws.
+        ess: smallest effective sample size.
+        log_z: largest absolute error of log Z.
+        raw: metrics that are at the floor before weighting.
+        resampled: metrics that are at the floor after resampling.
+        e_w1: largest E-W1 before weighting.
+        modes: smallest number of modes in 2000 draws.
         observable: name, exact mean and tolerance of each of its entries.
     """
 
@@ -62,7 +62,7 @@ GPU = {
     "fast/manywell": Bar(0.30, 0.05, resampled=("e_w1",), observable=("left", 0.1557, 0.01)),
     "fast/gmm40": Bar(0.80, 0.02, ("x_w2",), modes=40),
 }
-PEERS = {  # the best that others have published; a miss stays in the table as a miss
+PEERS = {  # the best published results of others; a miss is printed and does not change the exit status
     "fast/ising10-critical": Bar(0.97),
     "fast/ising15-critical": Bar(0.66),
     "fast/ising16-critical": Bar(0.93),
@@ -72,7 +72,7 @@ CPU = {"fast/gbrbm": Bar(0.70), "fast/ising5-b04": Bar(0.90)}
 
 
 def missed(record: dict[str, Any], bar: Bar, *, most_seconds: float = MOST_SECONDS) -> Iterator[str]:
-    """What a run does not reach, in words."""
+    """Yield the requirements that a run misses, in words."""
     if record["energy_calls"] > MOST_CALLS:
         yield f"{record['energy_calls']} energy calls"
     if record["train_seconds"] > most_seconds:
@@ -100,7 +100,7 @@ def missed(record: dict[str, Any], bar: Bar, *, most_seconds: float = MOST_SECON
 
 
 def line(record: dict[str, Any], problems: list[str]) -> str:
-    """A run in a line; distances as multiples of their floor."""
+    """Return a run in a line, with distances as multiples of their floor."""
     ratios = [f"{name} {score['mean'] / score['floor']:.2f}" for name, score in record["metrics"].items()]
     ratios += [f"({name} {score['mean'] / score['floor']:.2f})" for name, score in (record["resampled"] or {}).items()]
     exact, found = record["log_z_exact"], record["log_z"]

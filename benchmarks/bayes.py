@@ -9,9 +9,10 @@ python benchmarks/bayes.py --results results/bayes.json --steps 60000 --device c
 
 A marginal is the posterior mean of a function f of the state; `bayes_marginals.py` lists them with their exact values.
 EGM-SP estimates them from 10 000 weighted draws (`metrics`; `unweighted` are the same draws without weights), chains
-from all states after warm-up. Every chain may make as many calls, of energy and gradient together, as EGM-SP of its
-seed made for training and one set of draws; that number is read from the file of results, so methods may be run one by
-one. The floor is the error of 10 000 exact draws. NumPyro's samplers (mixed-hmc, nuts-gibbs) need `egm[numpyro]`.
+from all states after warm-up. Every chain may make as many calls, of energy and gradient together, as EGM-SP with the
+same seed made for training and one set of draws. This number is read from the file of results, so methods may be run
+one by one. The floor is the error of 10 000 exact draws. NumPyro's samplers (mixed-hmc, nuts-gibbs) need
+`egm[numpyro]`.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from egm.util.files import write_json
 from egm.util.seeds import derive_seed
 
 DRAWS = 10_000
-REPEATS = 5  # sets of draws by which EGM-SP is judged
+REPEATS = 5  # sets of draws for the errors of EGM-SP
 FLOOR_REPEATS = 200
 CHAINS = 4
 WARM_UP = 0.2  # share of a chain's steps
-NUMPYRO_CALLS = 80  # of a step and chain, roughly: their number is known afterwards alone
+NUMPYRO_CALLS = 80  # of a step and chain, roughly: the number is only known afterwards
 EVALUATION_SEED = 10_000
 
 COMMON: dict[str, Any] = {"batch_size": 256, "inner_steps": 20, "refresh": 512, "buffer": 4096, "sample_steps": 128}
@@ -63,7 +64,7 @@ METHODS = ("egm-sp", *KERNELS, *NUMPYRO)
 
 
 def train_and_judge(problem: Problem, seed: int, *, steps: int, device: str) -> dict[str, Any]:
-    """EGM-SP: what it took, and its errors over several sets of draws."""
+    """Train EGM-SP; return its cost, and its errors over several sets of draws."""
     target = problem.target
     target.energy_calls = target.score_calls = 0
     began = time.perf_counter()
@@ -100,7 +101,7 @@ def train_and_judge(problem: Problem, seed: int, *, steps: int, device: str) -> 
 
 
 def run_chains(problem: Problem, method: str, seed: int, calls: int) -> dict[str, Any]:
-    """Chains that make (about) so many calls, and the errors of their averages."""
+    """Run chains with (about) this number of calls; return the errors of their averages."""
     target = problem.target
     if method in NUMPYRO:
         warmup = max(50, round(WARM_UP * calls / (CHAINS * NUMPYRO_CALLS)))
@@ -133,13 +134,13 @@ def run_chains(problem: Problem, method: str, seed: int, calls: int) -> dict[str
 
 
 def calls_of_a_step(target: egm.Target, kernel: Kernel) -> int:
-    """Of energy and gradient, for one chain, and the energy of the draw that is kept."""
+    """Return the calls of energy and gradient of a step of one chain, including the energy of the kept draw."""
     chains: Chains = run(target, kernel, chains=1, warmup=0, steps=1)
     return chains.energy_calls + chains.score_calls
 
 
 def recorded(problem: Problem, estimate: Estimate) -> dict[str, dict[str, list[float]]]:
-    """Each marginal with its standard error and its exact value."""
+    """Return each marginal with its standard error and its exact value."""
     parts = {
         name: {"mean": mean, "stderr": estimate.stderr[name], "exact": problem.exact[name]}
         for name, mean in estimate.mean.items()
@@ -148,7 +149,7 @@ def recorded(problem: Problem, estimate: Estimate) -> dict[str, dict[str, list[f
 
 
 def line(record: dict[str, Any]) -> str:
-    """A run in a line: calls, and each error with its multiple of the floor."""
+    """Return a run in a line: calls, and each error with its multiple of the floor."""
     shown = "  ".join(f"{k} {v['mean']:.4f} ({v['mean'] / v['floor']:.1f})" for k, v in record["metrics"].items())
     ess = "" if record.get("ess") is None else f"ESS {record['ess']:.2f} "
     return (
@@ -160,12 +161,12 @@ def line(record: dict[str, Any]) -> str:
 def main() -> int:
     """Read the command line and add a record to the file for each run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, required=True, help="file of records; runs that it holds are left out")
+    parser.add_argument("--results", type=Path, required=True, help="file of records; runs in it are not repeated")
     parser.add_argument("--only", nargs="*", choices=list(PROBLEMS), default=list(PROBLEMS))
     parser.add_argument("--methods", nargs="*", choices=METHODS, default=METHODS)
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=STEPS, help="gradient steps of EGM-SP")
-    parser.add_argument("--device", default="cpu", help="of EGM-SP; chains run on the CPU")
+    parser.add_argument("--device", default="cpu", help="device of EGM-SP; chains run on the CPU")
     values = parser.parse_args()
     held = json.loads(values.results.read_text(encoding="utf-8")) if values.results.exists() else []
     records = {(r["problem"], r["method"], r["seed"]): r for r in held}

@@ -1,4 +1,4 @@
-"""The posteriors of `bayes.py`, their marginals, and how far estimates of them are from their exact values.
+"""The posteriors of `bayes.py`, their marginals, and the errors of estimates.
 
     spike-slab   inclusion     p(γ_j = 1 | y) of each predictor
                  coefficient   E[γ_jβ_j | y] of each predictor
@@ -6,8 +6,8 @@
                  fitted        E[μ_{z_i} | y] of each datum
                  labelled      E[μ_j | y] of each label
 
-The first two of the mixture do not depend on labels. The third does: all its values are equal, and an estimate that is
-not means that labels were visited unequally, which the others forgive.
+The first two marginals of the mixture do not depend on labels. The third does: its exact values are all equal, and
+unequal estimates mean that labels were visited unequally, which the others do not show.
 
 The error of an estimate m of the marginals e is max_j |m_j − e_j| and mean_j |m_j − e_j|.
 """
@@ -31,12 +31,12 @@ from egm.util.seeds import derive_seed
 
 @dataclass(frozen=True)
 class Problem:
-    """A posterior and the marginals that are asked for.
+    """A posterior and its marginals.
 
     Attributes:
-        name: of the problem.
+        name: name of the problem.
         target: the posterior.
-        features: from a state [...] to what marginals are means of, [..., k] each.
+        features: function of a state [...] whose means are the marginals, [..., k] each.
         exact: the marginals, float64 [k] each.
     """
 
@@ -48,7 +48,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimated marginals and their standard errors, [k] each; of chains also the worst R-hat and the least ESS."""
+    """Estimated marginals and their standard errors, [k] each; for chains also the worst R-hat and the least ESS."""
 
     mean: dict[str, Tensor]
     stderr: dict[str, Tensor]
@@ -57,7 +57,7 @@ class Estimate:
 
 
 def spike_slab() -> Problem:
-    """Regression in which one of two correlated predictors has an effect, twice; the data cannot tell well which."""
+    """Return a regression with two pairs of correlated predictors; it is hard to tell which of a pair has an effect."""
     rng = np.random.default_rng(1)
     X = rng.normal(size=(40, 12))
     for cause, shadow in ((0, 1), (2, 3)):
@@ -75,7 +75,7 @@ def spike_slab() -> Problem:
 
 
 def mixture() -> Problem:
-    """Ten data from N(−3, 1), N(0, 1) and N(3, 1)."""
+    """Return the posterior of ten data from N(−3, 1), N(0, 1) and N(3, 1)."""
     centres = np.array([-3.0, 0.0, 3.0])
     y = centres[np.arange(10) % 3] + np.random.default_rng(2).normal(size=10)
     target = GaussianMixturePosterior(y, 3, noise=1.0, prior_scale=3.0)
@@ -97,14 +97,14 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {"spike-slab": spike_slab, "mixture
 
 
 def of_draws(problem: Problem, draws: egm.Draws) -> Estimate:
-    """From independent draws, with their weights where they have some."""
+    """Estimate from independent draws, with their weights if they have any."""
     found = {name: draws.expect(lambda _name=name, **state: problem.features(state)[_name]) for name in problem.exact}
     mean, stderr = ({name: pair[i].cpu() for name, pair in found.items()} for i in (0, 1))
     return Estimate(mean, stderr)
 
 
 def of_chains(problem: Problem, chains: Chains) -> Estimate:
-    """From the average over all states of all chains; standard errors by their effective sample sizes."""
+    """Estimate by the average over all states of all chains; standard errors use effective sample sizes."""
     features = problem.features(chains.state)
     mean, stderr, worst, least = {}, {}, 1.0, math.inf
     for name, x in features.items():
@@ -118,7 +118,7 @@ def of_chains(problem: Problem, chains: Chains) -> Estimate:
 
 
 def errors(problem: Problem, estimate: Estimate) -> dict[str, float]:
-    """Largest and mean absolute error of each kind of marginal."""
+    """Return the largest and mean absolute error of each kind of marginal."""
     found = {}
     for name, exact in problem.exact.items():
         off = (estimate.mean[name] - exact).abs()
@@ -127,14 +127,14 @@ def errors(problem: Problem, estimate: Estimate) -> dict[str, float]:
 
 
 def floors(problem: Problem, n: int, *, repeats: int, seed: int) -> dict[str, float]:
-    """Mean errors of n exact draws."""
+    """Return the mean errors of n exact draws."""
     sets = (problem.target.exact_sample(n, seed=derive_seed(seed, i)) for i in range(repeats))
     found = [errors(problem, of_draws(problem, egm.Draws(problem.target.space, state))) for state in sets]
     return {name: sum(each[name] for each in found) / repeats for name in found[0]}
 
 
 def summarised(found: Sequence[dict[str, float]]) -> dict[str, dict[str, float | None]]:
-    """Mean and standard deviation over repeats."""
+    """Return the mean and standard deviation over repeats."""
     values = {name: [each[name] for each in found] for name in found[0]}
     return {
         name: {"mean": float(np.mean(x)), "std": float(np.std(x, ddof=1)) if len(x) > 1 else None}

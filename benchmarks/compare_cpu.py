@@ -1,10 +1,10 @@
-"""Whether anything became slower on a CPU: the same cases with two versions of the package, turn by turn in one run.
+"""Compares the speed of two versions of the package on a CPU: both run the same cases, alternately.
 
-    git worktree add /tmp/before <commit>
-    python benchmarks/compare_cpu.py /tmp/before/src --results results/compare_cpu.json
+    git worktree add runs/before <commit>
+    python benchmarks/compare_cpu.py runs/before/src --results results/compare_cpu.json
 
-A machine is never equally busy twice, so versions take turns and their ratio is that of medians. The older version runs
-twice in each round: the ratio of those two is what the machine alone does, and what a ratio has to be read beside.
+The load of a machine varies, so versions take turns, and ratios are ratios of medians. The older version runs twice in
+each round: the ratio of these two shows the variation of the machine alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from egm.util.files import write_json
 
 HERE = Path(__file__).parent
 NOW = HERE.parent / "src"
-#: recipe, method and options; draws for the buffer count as well
+#: recipe, method and options; draws for the buffer are timed as well
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "egm ising 5": ("paper/ising5-b04", "egm", {"proposals": 200}),
     "egm-bs ising 5": ("paper/ising5-b04", "egm-bs", {"proposals": 50}),
@@ -52,7 +52,7 @@ print(json.dumps({"step": seconds(lambda: train_steps(trainer, 3)) / 3, "draws":
 
 
 def once(source: Path, case: str, threads: int) -> dict[str, float]:
-    """Seconds of a step and of the draws of a refresh with one version of the package."""
+    """Return the seconds of a step and of the draws of a refresh with one version of the package."""
     recipe, method, changes = CASES[case]
     environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": str(threads)}
     command = [

@@ -1,8 +1,8 @@
-"""Floors of every recipe's target, from 200 pairs of 2000 exact draws: the file that ships with the package.
+"""Computes floors of every recipe's target from 200 pairs of 2000 exact draws: the file that ships with the package.
 
     python benchmarks/floors.py --jobs 2        some minutes for each target with real variables (x_w2)
 
-Floors that are there already are kept; write {} into `src/egm/metrics/floors.json` to begin anew.
+Existing floors are kept; write {} into `src/egm/metrics/floors.json` to start again.
 """
 
 from __future__ import annotations

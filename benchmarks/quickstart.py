@@ -1,9 +1,9 @@
-"""Where the time of `make quickstart` goes, in an empty clone of this repository.
+"""Measures the parts of the time of `make quickstart`, in an empty clone of this repository.
 
     python benchmarks/quickstart.py --results results/quickstart.json
 
-Set-up is the virtual environment with everything in it (packages may come from pip's cache); training has a time limit
-of its own; the rest is the start of Python, reference draws, evaluation and the summary.
+Set-up installs the virtual environment (packages may come from pip's cache); training has its own time limit; the rest
+is the start of Python, reference draws, evaluation and the summary.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def seconds(*command: str, folder: Path) -> float:
-    """How long a command takes; it must not fail."""
+    """Return the seconds that a command takes; raises if it fails."""
     environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     began = time.perf_counter()
     subprocess.run(command, cwd=folder, env=environment, check=True, stdout=sys.stderr)
@@ -32,7 +32,7 @@ def seconds(*command: str, folder: Path) -> float:
 
 
 def main() -> int:
-    """Clone, set up, run, and take the run's own account of its training."""
+    """Clone, set up and run; the seconds of training come from the record of the run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, help="file to write")
     values = parser.parse_args()

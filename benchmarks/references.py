@@ -1,7 +1,7 @@
 """Make the long MCMC references and write the JSON summaries that the package ships (src/egm/targets/summaries).
 
     python benchmarks/references.py                        # everything that this machine can make
-    python benchmarks/references.py --only LJ13 LJ55       # targets whose name starts so
+    python benchmarks/references.py --only LJ13 LJ55       # targets whose names start with these
     python benchmarks/references.py --out DIR              # write elsewhere
 
 Every file records the run: method, seed, chains, steps, energy calls, seconds, hardware, commit, R-hat and ESS.
@@ -51,7 +51,7 @@ def main() -> None:
             continue
         plan, device = target._reference_plan(), "cuda" if torch.cuda.is_available() else "cpu"
         if plan.gpu_only and device == "cpu":
-            print(f"{target!r}: skipped, it takes a GPU", file=sys.stderr)
+            print(f"{target!r}: skipped, it needs a GPU", file=sys.stderr)
             continue
         record = {
             "target": repr(target),
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def commit() -> str:
-    """The commit the code is at, marked where the tree has changes."""
+    """Return the commit of the code, marked if the tree has changes."""
     describe = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, check=True
     )

@@ -1,10 +1,10 @@
-"""The least time a step can take on an H200, from the operations and bytes that no implementation can do without.
+"""Computes the least time of a step on an H200, from the operations and bytes that every implementation needs.
 
-Operations: the products of the networks' layers, forwards for every proposal that E^φ judges, forwards and backwards
-(three times as many) for the batch; a first layer needs one product for each symbol of a site, or for each feature of
-their embedding where these are fewer. Bytes, those of this design: every proposal is written once as one byte for each
-site and read once, and weights are read once. Activations need not leave the chip and do not count; nor would
-proposals have to, so this is a bound for codes that hand them to an energy.
+Operations are the products of the networks' layers: forwards for every proposal that E^φ evaluates, forwards and
+backwards (three times as many) for the batch. A first layer needs one product for each symbol of a site, or for each
+feature of the embedding if these are fewer. Bytes are the bytes of this design: every proposal is written once, as one
+byte for each site, and read once, and weights are read once. Activations can stay on the chip and do not count.
+Proposals could stay there as well, so this is a bound for code that passes them to an energy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Floor:
 
 
 def floor_of(trainer: Trainer, *, draws: int | None = None) -> Floor:
-    """Of a gradient step of EGM or EGM-BS, or of a number of draws."""
+    """Return the floor of a gradient step of EGM or EGM-BS, or of a number of draws."""
     method, space = trainer.method, trainer.sampler.space
     sites = sum(variable.sites for variable in space.categorical.values())
     sampler = _products(method.network, space)
@@ -49,13 +49,13 @@ def floor_of(trainer: Trainer, *, draws: int | None = None) -> Floor:
             size += 2 * energy
             if (
                 method.learned.options.energy_target == "direct"
-            ):  # then the others are judged by the target, and these as well
+            ):  # the target evaluates these proposals as well as the others
                 size += 2 * bootstrapped * sites
     return _floor(operations, size)
 
 
 def _products(module: nn.Module, space: Space) -> int:
-    """Multiplications of one evaluation: the entries of its matrices, embeddings and time features aside."""
+    """Return the multiplications of one evaluation: entries of the matrices, without embeddings and time features."""
     matrices = {name: p for name, p in module.named_parameters() if p.ndim == 2}
     total = sum(p.numel() for name, p in matrices.items() if "table" not in name and "time" not in name)
     folded = sum(max(0, TOKEN_FEATURES - variable.size) * variable.sites for variable in space.categorical.values())

@@ -1,10 +1,10 @@
-"""How time and memory of a gradient step and of draws grow with the lattice, the proposals and the batch.
+"""Measures how time and memory of a gradient step and of draws grow with the lattice, the proposals and the batch.
 
     python benchmarks/scaling.py measure --results results/scaling.json
     python benchmarks/scaling.py plot --results results/scaling.json --out docs/scaling.svg
 
-One axis is varied at a time, the others stay at 10 × 10 sites, 2000 proposals and batches of 300; networks are those of
-the paper's EGM rows, 256 wide.
+One axis is varied at a time, the others stay at 10 × 10 sites, 2000 proposals and batches of 300; networks are the
+networks of the paper's EGM rows, with width 256.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DRAWS = 2000
 
 
 def measure(axis: str, value: int, method: str, device: str, *, draws: bool, base: dict[str, int]) -> dict[str, Any]:
-    """One point."""
+    """Measure one point."""
     changes: dict[str, Any] = {"network": WIDTH, **base}
     if method == "egm-bs":
         changes["energy_network"] = WIDTH
@@ -47,7 +47,7 @@ def measure(axis: str, value: int, method: str, device: str, *, draws: bool, bas
 
 
 def measure_all(device: str, results: Path, *, quick: bool) -> None:
-    """Every point of every axis; the file is written after each. With `quick` the first of each, to try it out."""
+    """Measure every point of every axis, and write the file after each; `quick` measures the first of each axis."""
     base = {"proposals": 8, "batch_size": 8} if quick else {}
     kinds = [("egm", False), ("egm-bs", False), ("egm", True)]
     records: list[dict[str, Any]] = []
@@ -62,7 +62,7 @@ def measure_all(device: str, results: Path, *, quick: bool) -> None:
 
 
 def plot(results: Path, out: Path) -> None:
-    """Time above, memory below, a column for each axis."""
+    """Plot time above and memory below, with a column for each axis."""
     try:
         from matplotlib import pyplot as plt  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
     except ImportError:
@@ -93,7 +93,7 @@ def main() -> int:
     for command in (one, two):
         command.add_argument("--results", type=Path, required=True)
     one.add_argument("--device", default="cuda")
-    one.add_argument("--quick", action="store_true", help="a few small points, to try it out")
+    one.add_argument("--quick", action="store_true", help="a few small points, as a test")
     two.add_argument("--out", type=Path, required=True)
     values = parser.parse_args()
     if values.command == "plot":

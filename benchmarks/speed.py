@@ -1,15 +1,15 @@
-"""How long a gradient step and a set of draws take, beside the authors' code and beside what the machine allows.
+"""Measures the time of a gradient step and of a set of draws, next to the authors' code and the bound of the machine.
 
     python benchmarks/speed.py --results results/speed.json                  every case, on a GPU
     python benchmarks/speed.py --only egm-10 --profile                       where the time of one case goes
     python benchmarks/speed.py --device cpu --only egm-5 --proposals 64      a small one on a CPU
 
-The settings are the paper's (`recipes/paper`): batches of 300, 2000 proposals for each state. Steps are those of the
-training loop, replayed as CUDA graphs; memory is what torch has allocated at most, the recording included. Draws are
-made by first hitting, a call of the network for each site, and replayed as well; the authors' take 1000 Euler steps.
-Every case is also checked: on fresh random states the estimates that training uses are compared with plain ones (no
-kernels, no bfloat16) from the same proposals, beside the error that the proposals themselves leave; the law of the
-proposals has tests of its own.
+The settings are the paper's (`recipes/paper`): batches of 300, 2000 proposals for each state. Steps are steps
+of the training loop, replayed as CUDA graphs; memory is the largest allocation of torch, including the recording of the
+graph. Draws are made by first hitting, with a call of the network for each site, and are replayed as well; the authors'
+draws take 1000 Euler steps. Every case is also checked: on fresh random states, the estimates of training are compared
+with plain estimates (no Triton kernels, no bfloat16) from the same proposals, and this difference with the error from
+the random proposals. The law of the proposals has its own tests.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ CASES = [
 
 
 def measure(case: Case, device: str, changes: dict[str, Any]) -> dict[str, Any]:
-    """Time, memory, floor and correctness of one case."""
+    """Measure time, memory, floor and correctness of one case."""
     trainer = trainer_of(case.recipe, case.method, device, **changes)
     found = timed(trainer, device, draws=DRAWS if case.draws else None)
     least = floor_of(trainer, draws=DRAWS if case.draws else None)
@@ -82,15 +82,15 @@ def measure(case: Case, device: str, changes: dict[str, Any]) -> dict[str, Any]:
 
 @torch.no_grad()
 def check(trainer: Trainer) -> dict[str, float]:
-    """Root mean squares over a batch: what kernels and bfloat16 change, and the error of the proposals themselves."""
+    """Return root mean squares over a batch: of the change by kernels and bfloat16, and of the proposals' error."""
     method = trainer.method
     if not isinstance(method, EGM):
-        raise TypeError("only EGM and EGM-BS estimate")
+        raise TypeError("only EGM and EGM-BS make estimates")
     if method.averaging:
         raise ValueError("the check compares the network itself, before its running average has begun")
     device = trainer.sampler.device
     generator = torch.Generator(device).manual_seed(123)
-    if method.learned is not None:  # after a few steps it would hardly say anything yet
+    if method.learned is not None:  # after a few steps, its output is still almost constant
         for head in (module for module in method.learned.model.modules() if isinstance(module, Head)):
             torch.nn.init.normal_(head.linear.weight, std=head.linear.in_features**-0.5, generator=generator)
     epsilon = 0.0 if method.learned is None else method.learned.options.epsilon
@@ -100,7 +100,7 @@ def check(trainer: Trainer) -> dict[str, float]:
 
     law = method.options.proposal
     if law == "sampler":
-        raise ValueError("this compares kernels on proposals that no network makes: use proposal='reference' or 'flat'")
+        raise ValueError("the check needs proposals that no network makes: use proposal='reference' or 'flat'")
 
     def found(seed: int, *, plain: bool = False) -> Estimate:
         energy: Any = method.energy
@@ -133,7 +133,7 @@ def check(trainer: Trainer) -> dict[str, float]:
 
 
 def profile(case: Case, device: str, changes: dict[str, Any]) -> None:
-    """Where the time of a plain step goes (a recorded one is a single launch)."""
+    """Print where a plain step spends its time (a recorded step is a single launch)."""
     trainer = trainer_of(case.recipe, case.method, device, **changes)
     step = (lambda: trainer.sampler.sample(DRAWS, seed=1)) if case.draws else trainer.gradient_step
     step()
@@ -147,7 +147,7 @@ def profile(case: Case, device: str, changes: dict[str, Any]) -> None:
 
 
 def line(record: dict[str, Any]) -> str:
-    """A case in a line."""
+    """Return a case in a line."""
     gib = "" if record["gib"] is None else f"{record['gib']:.2f}"
     ratio, share = record["authors_ms"] / record["ms"], record["floor_ms"] / record["ms"]
     checked = record["check"]
@@ -168,10 +168,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", nargs="*", default=[], help="cases, such as egm-10; all if left out")
-    parser.add_argument("--proposals", type=int, help="in the place of the paper's 2000")
+    parser.add_argument("--proposals", type=int, help="instead of the paper's 2000")
     parser.add_argument("--memory", type=int, default=2**30, help="bytes that proposals may take at once")
     parser.add_argument("--results", type=Path, help="file to write")
-    parser.add_argument("--profile", action="store_true", help="show where the time goes instead")
+    parser.add_argument("--profile", action="store_true", help="print a profile instead")
     values = parser.parse_args()
     changes: dict[str, Any] = {"memory": values.memory}
     if values.proposals is not None:

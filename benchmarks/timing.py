@@ -1,4 +1,4 @@
-"""What the benchmarks of speed share: trainers made from recipes, medians of repeated runs, and peaks of memory."""
+"""Shared code of the speed benchmarks: trainers made from recipes, medians of repeated runs, and peaks of memory."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ NOT_OPTIONS = ("target", "method", "paths", "processes", "network", "energy_netw
 
 
 def trainer_of(recipe: str, method: str, device: str, **changes: Any) -> Trainer:
-    """The trainer of a recipe; `changes` replace its options (or its target).
+    """Return the trainer of a recipe; `changes` replace its options (or its target).
 
-    The replay buffer of EGM and EGM-BS is full of reference draws; that of EGM-SP is empty, its draws need weights.
+    The replay buffer of EGM and EGM-BS is full of draws of the reference law. The buffer of EGM-SP is empty, because
+    its draws need weights.
     """
     given: Mapping[str, Any] = {**recipes.load(recipe, method), **changes}
     target, kind = make_target(given["target"]), find_method(method)
@@ -49,7 +50,7 @@ def trainer_of(recipe: str, method: str, device: str, **changes: Any) -> Trainer
 
 
 def train_steps(trainer: Trainer, count: int) -> None:
-    """Gradient steps as `Trainer.train` makes them, without refreshes and reports."""
+    """Make gradient steps as `Trainer.train` does, without refreshes and reports."""
     for _ in range(count):
         trainer.set_learning_rates()
         trainer.captured((trainer.buffer.filled, trainer.method.averaging))
@@ -58,13 +59,13 @@ def train_steps(trainer: Trainer, count: int) -> None:
 
 
 def wait(device: str) -> None:
-    """Until everything that was launched is done."""
+    """Wait until all launched work is done."""
     if device.startswith("cuda"):
         torch.cuda.synchronize()
 
 
 def median_seconds(run: Callable[[], object], device: str, *, repeats: int = 7) -> tuple[float, float]:
-    """Median and spread (largest − smallest) of the seconds that `run` takes."""
+    """Return the median and spread (largest − smallest) of the seconds that `run` takes."""
     seconds = []
     for _ in range(repeats):
         wait(device)
@@ -76,9 +77,9 @@ def median_seconds(run: Callable[[], object], device: str, *, repeats: int = 7) 
 
 
 def timed(trainer: Trainer, device: str, *, draws: int | None = None, repeats: int = 7) -> dict[str, Any]:
-    """Milliseconds, their spread and GiB of a gradient step, or of so many draws by first hitting; both as replays.
+    """Return milliseconds, their spread and GiB of a gradient step, or of draws by first hitting; both are replayed.
 
-    Memory is what torch has allocated at most from before the recording on (a replay allocates nothing); None on a CPU.
+    Memory is the largest allocation of torch since before the recording (a replay allocates nothing); None on a CPU.
     """
     if draws is not None and isinstance(trainer.sampler, Sampler):
         trainer.sampler.solver = "auto"  # first hitting: a call of the network for each site
@@ -91,10 +92,10 @@ def timed(trainer: Trainer, device: str, *, draws: int | None = None, repeats: i
 
     on_gpu = device.startswith("cuda")
     if on_gpu:
-        gc.collect()  # what was timed before this holds its memory until then
+        gc.collect()  # frees the memory of earlier cases
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    for _ in range(WARM_UP + 2):  # until it is recorded, and once as a replay
+    for _ in range(WARM_UP + 2):  # until the CUDA graph is recorded, and one replay
         run()
     wait(device)
     peak = torch.cuda.max_memory_allocated() / 2**30 if on_gpu else None

@@ -3,8 +3,8 @@
     E(x, s) = ½ Σ_{i<j} b (d_ij − 2)² + c (d_ij − 2)⁴,    x_i ∈ R², s_i ∈ {A, B},    b and c by the pair's types.
 
 Each pair has two wells, in contact (d < 2) and apart. The joint law of sequence s and structure x answers questions of
-design: how probable is each composition, and which types go to a pair that is wanted in contact, or apart? Chains of
-Gibbs steps (types) and Hamiltonian ones (positions) are the reference; log Z is known by quadrature.
+design: how probable is each composition, and which types should a pair have that is wanted in contact, or apart? Chains
+of Gibbs steps (types) and Hamiltonian steps (positions) are the reference; log Z is known by quadrature.
 
     python examples/codesign.py                      a few minutes of one CPU core
     python examples/codesign.py --quick --out DIR    a few seconds, and larger error bars
@@ -25,7 +25,7 @@ from egm.mcmc import HMC, Alternate, Gibbs, run
 from egm.report.plotting import new_figure, plain_style
 
 COMPOSITIONS, KINDS = ("AAAA", "AAAB", "AABB", "ABBB", "BBBB"), ("AA", "AB", "BB")
-Row = tuple[str, float, float, float, float]  # name, estimate and its standard error, reference and its own
+Row = tuple[str, float, float, float, float]  # name, estimate, its standard error, reference, its standard error
 Options = dict[str, Any]
 
 COMMON: Options = {"batch_size": 256, "inner_steps": 20, "refresh": 512, "buffer": 8192, "refresh_steps": 32}
@@ -35,12 +35,12 @@ CHAINS = {"chains": 512, "warmup": 200, "steps": 400}
 
 
 def composition(x: Tensor, types: Tensor) -> Tensor:
-    """Which of `COMPOSITIONS` each draw is, one-hot [n, 5]; particles are alike, so the number of B decides."""
+    """Return the composition of each draw, one-hot [n, 5] over `COMPOSITIONS`; it is given by the number of B."""
     return one_hot(types.sum(-1), 5).double()
 
 
 def kinds(draws: egm.Draws, *, contact: bool) -> tuple[Tensor, Tensor]:
-    """p(kind of a pair | it is in contact, or apart): a ratio of expectations of sums over pairs, and its error."""
+    """Estimate p(kind of a pair | it is in contact, or apart) as a ratio of expectations over pairs, with its error."""
     i, j = torch.triu_indices(4, 4, 1)
     wanted = (((draws["x"][:, i] - draws["x"][:, j]).norm(dim=-1) < 2) == contact).double()[..., None]
     kind = one_hot(draws["types"][:, i] + draws["types"][:, j], 3)
@@ -51,14 +51,14 @@ def kinds(draws: egm.Draws, *, contact: bool) -> tuple[Tensor, Tensor]:
 
 
 def reference(target: egm.Target, *, chains: int, warmup: int, steps: int) -> egm.Draws:
-    """Long chains as draws in groups: only different chains are independent, and errors follow from that."""
+    """Return long chains as draws in groups: only different chains are independent, and errors account for that."""
     kernel = Alternate([Gibbs(target), HMC(target, leapfrog_steps=8, jitter=0.8)])
     visited = run(target, kernel, chains=chains, warmup=warmup, steps=steps, seed=3).state
     return egm.Draws(target.space, {k: x.transpose(0, 1).flatten(0, 1) for k, x in visited.items()}, groups=chains)
 
 
 def marginals(target: egm.Target, draws: egm.Draws, chains: egm.Draws) -> list[Row]:
-    """Probabilities of compositions, of kinds of pairs in contact and apart, and log Z."""
+    """Return probabilities of compositions, of kinds of pairs in contact and apart, and log Z."""
     both, rows = (draws, chains), []
     for names, text, found in (
         (COMPOSITIONS, "p({})", [each.expect(composition) for each in both]),
@@ -72,7 +72,7 @@ def marginals(target: egm.Target, draws: egm.Draws, chains: egm.Draws) -> list[R
 
 @plain_style()
 def draw(target: egm.Target, draws: egm.Draws, rows: list[Row], file: Path) -> None:
-    """Probabilities, and below the structure of least energy that was drawn for each composition."""
+    """Plot probabilities, and below them the drawn structure of least energy for each composition."""
     figure = new_figure(figsize=(9, 4.6))
     top, bottom = figure.subfigures(2, 1, height_ratios=(3, 2))
     parts = ((0, COMPOSITIONS, "composition"), (5, KINDS, "pair in contact"), (8, KINDS, "pair apart"))
@@ -86,7 +86,7 @@ def draw(target: egm.Target, draws: egm.Draws, rows: list[Row], file: Path) -> N
     for axis, name in zip(bottom.subplots(1, 5), COMPOSITIONS, strict=True):
         axis.set(title=name, xlabel="$x_1$", ylabel="$x_2$", aspect="equal", xlim=(-3.2, 3.2), ylim=(-3.2, 3.2))
         of_it = number == name.count("B")
-        if of_it.any():  # a short run may not meet the rarest
+        if of_it.any():  # a short run may miss the rarest one
             best = int(energy.where(of_it, math.inf).argmin())
             axis.set_title(f"{name}, E = {float(energy[best]):.1f}")
             for (x, y), is_b in zip(draws["x"][best].tolist(), draws["types"][best].tolist(), strict=True):

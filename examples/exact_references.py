@@ -1,8 +1,8 @@
-"""A tour of what can be checked before anything is trained (about ten seconds on a laptop).
+"""A tour of the checks that need no training (about ten seconds on a laptop).
 
-1. A mixed energy of one's own is declared and checked.
+1. A user-defined mixed energy is declared and checked.
 2. A built-in target shows its exact answers: log Z, modes, independent draws.
-3. A classical sampler is judged against exact draws, with the floor that exact draws set beside it.
+3. A classical sampler is compared with exact draws, and with the floor, which is the value of exact draws.
 """
 
 import torch
@@ -13,7 +13,7 @@ from egm.metrics import e_w1, floor, mode_count, x_w2
 
 
 def own_energy() -> None:
-    """A two-dimensional Gaussian whose mean depends on a three-valued label."""
+    """Declare and check a two-dimensional Gaussian whose mean depends on a three-valued label."""
     space = egm.Space(x=egm.Real(2, scale=3.0), label=egm.Categorical(3))
     centers = ((0.0, 0.0), (4.0, 0.0), (0.0, 4.0))
 
@@ -27,7 +27,7 @@ def own_energy() -> None:
 
 
 def exact_answers(target: egm.targets.GBRBM) -> None:
-    """What is known about the Gaussian-Bernoulli restricted Boltzmann machine."""
+    """Print exact results about the Gaussian-Bernoulli restricted Boltzmann machine."""
     print(f"2. {target!r}: log Z = {target.log_z:.5f}, {len(target.modes.masses)} modes of mass", end=" ")
     print(", ".join(f"{mass:.3f}" for mass in target.modes.masses.tolist()))
     draws = target.exact_sample(2000, seed=0)
@@ -36,7 +36,7 @@ def exact_answers(target: egm.targets.GBRBM) -> None:
 
 
 def classical_sampler(target: egm.targets.GBRBM) -> None:
-    """Alternating Gibbs and Hamiltonian steps, 64 chains that all start between the modes."""
+    """Run 64 chains of alternating Gibbs and Hamiltonian steps, which all start between the modes."""
     kernel = Alternate([Gibbs(target), HMC(target, leapfrog_steps=5)])
     start = {"v": torch.zeros(64, 2), "h": torch.zeros(64, 3, dtype=torch.int64)}
     chains = run(target, kernel, chains=64, warmup=40, steps=32, init=start)

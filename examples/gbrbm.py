@@ -2,8 +2,8 @@
 
     E(v, h) = ½‖v‖² − b·h − vᵀWh,    v ∈ R², h ∈ {0, 1}³,    b = −12, W = [[5, 0, −5], [0, 5, 0]].
 
-Given h, v is Gaussian around Wh, so every h belongs to one of six modes. Their exact probabilities, sums over the eight
-h, stand beside the estimates.
+Given h, v is Gaussian around Wh, so every h belongs to one of six modes. The estimates are compared with their exact
+probabilities, sums over the eight h.
 
     python examples/gbrbm.py                      a minute or two of one CPU core
     python examples/gbrbm.py --quick --out DIR    a few seconds, and larger error bars
@@ -31,7 +31,7 @@ QUICK: Options = {"steps": 200, "batch_size": 256, "refresh": 512, "refresh_step
 
 
 def marginals(target: egm.targets.GBRBM, draws: egm.Draws) -> list[Row]:
-    """The probability of each mode, and log Z."""
+    """Return the probability of each mode, and log Z."""
     modes = target.modes
     # the mode of a state is the one whose centre is Wh
     shares, errors = draws.expect(lambda v, h: one_hot(modes.assign(h.to(W) @ W.T), len(modes.masses)))
@@ -42,7 +42,7 @@ def marginals(target: egm.targets.GBRBM, draws: egm.Draws) -> list[Row]:
 
 @plain_style()
 def draw(target: egm.targets.GBRBM, draws: egm.Draws, rows: list[Row], file: Path) -> None:
-    """Draws of v on the contours of its exact density; the modes' probabilities."""
+    """Plot draws of v on the contours of its exact density, and the probabilities of the modes."""
     figure = new_figure(figsize=(8, 3.2))
     plane, bars = figure.subplots(1, 2)
     x, y = torch.meshgrid(torch.linspace(-9, 9, 181), torch.linspace(-4, 9, 131), indexing="xy")

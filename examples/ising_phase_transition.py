@@ -1,9 +1,10 @@
-"""The Ising model through its phase transition, one sampler for each size and temperature, beside exact answers.
+"""The Ising model through its phase transition, one sampler for each size and temperature, and exact results.
 
     E(s) = −β Σ_<ij> s_i s_j on L × L sites,   m = mean spin,   U = 1 − <m⁴> / (3 <m²>²)   (Binder's cumulant)
 
-log Z is Kaufman's formula and the energy its derivative; |m| and U come from exact draws. Lattices beyond the critical
-point β = 0.4407 are magnetised, those before are not, and the curves of U for two sizes cross nearby.
+Exact log Z comes from Kaufman's formula and the energy from its derivative; |m| and U come from exact draws. Lattices
+with β above the critical 0.4407 are magnetised, lattices with smaller β are not, and the curves of U for two sizes
+cross near it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NAMES = {"energy": "energy per site", "magnetisation": "|m|", "binder": "Binder'
 
 
 def train(sizes: list[int], betas: list[float], n: int, network: str, **options: Any) -> list[dict]:
-    """One row for each size and β; every sampler begins with the network of the one before."""
+    """Return one row for each size and β; every sampler starts with the network of the previous one."""
     rows, sampler = [], None
     for beta in betas:
         for size in sizes:
@@ -51,7 +52,7 @@ def train(sizes: list[int], betas: list[float], n: int, network: str, **options:
 
 
 def measure(draws: egm.Draws) -> dict:
-    """What draws say: values with their standard errors."""
+    """Estimate the quantities from draws, with their standard errors."""
 
     def observe(s: torch.Tensor) -> torch.Tensor:
         spins = 2.0 * s - 1
@@ -59,7 +60,7 @@ def measure(draws: egm.Draws) -> dict:
         return torch.stack([-bonds.mean((-2, -1)), m.abs(), m**2, m**4], -1)
 
     (energy, m1, m2, m4), stderr = (x.tolist() for x in draws.expect(observe))
-    # U is a function of two means; to first order its error is that of the mean of the draws' own contributions
+    # U is a function of two means; to first order, its error is the error of the mean of slope · values
     slope = torch.tensor([0.0, 0.0, 2 * m4 / (3 * m2**3), -1 / (3 * m2**2)])
     binder = 1 - m4 / (3 * m2**2), float(draws.expect(lambda s: observe(s) @ slope)[1])
     values = {"energy": (energy, stderr[0]), "magnetisation": (m1, stderr[1]), "binder": binder}
@@ -69,20 +70,20 @@ def measure(draws: egm.Draws) -> dict:
 
 
 def exact(target: egm.targets.Ising, n: int = 20_000, step: float = 1e-4) -> dict:
-    """The same, log Z and energy without error, the others from n exact draws."""
+    """Return the same quantities: log Z and energy without error, the others from n exact draws."""
     values = measure(egm.Draws(target.space, target.exact_sample(n, seed=2)))
     low, log_z, high = (egm.targets.Ising(target.size, target.beta + h).log_z or 0.0 for h in (-step, 0.0, step))
     return {**values, "log_z": (log_z, 0.0), "energy": ((low - high) / (2 * step * target.size**2), 0.0)}
 
 
 def deviations(rows: list[dict]) -> list[float]:
-    """How many standard errors every number is away from the exact one."""
+    """Return how many standard errors every number is away from the exact one."""
     pairs = [(row[name], row["exact"][name]) for row in rows for name in NAMES]
     return [(x - y) / (dx**2 + dy**2) ** 0.5 for (x, dx), (y, dy) in pairs]
 
 
 def draw(rows: list[dict], file: Path, curve_points: int) -> None:
-    """Samplers as points, exact answers as curves; of log Z only the difference would be seen."""
+    """Plot samplers as points and exact results as curves; for log Z, plot only the difference."""
     figure = Figure(figsize=(8.5, 6.2), layout="constrained")
     panels = dict(zip(NAMES, figure.subplots(2, 2).flat, strict=True))
     betas = torch.linspace(rows[0]["beta"] - 0.03, rows[-1]["beta"] + 0.03, curve_points).tolist()

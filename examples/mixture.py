@@ -1,8 +1,8 @@
-"""Nine measurements from three groups, but from which group is each? Who belongs together, and around what mean?
+"""Nine measurements from three groups: which of them belong together, and what are the means of the groups?
 
     y_i | μ, z ~ N(μ_{z_i}, 1),    μ_j ~ N(0, 3²),    z_i uniform on three labels.
 
-All 3⁹ assignments z can be enumerated, so every estimate has its exact value beside it. The labels have no order: every
+All 3⁹ assignments z can be enumerated, so every estimate has an exact value. The labels have no order: every
 posterior mode comes 3! = 6 times, once for each relabelling, and each order of μ_1, μ_2, μ_3 has the probability 1/6.
 
     python examples/mixture.py                      a few minutes of one CPU core
@@ -32,7 +32,7 @@ QUICK: Options = {"steps": 300, "learning_rate": 5e-3, "inner_steps": 30, "refre
 
 
 def marginals(target: egm.targets.GaussianMixturePosterior, draws: egm.Draws) -> list[Row]:
-    """Whether neighbours share a component, the mean of each datum's component, the order of labels, and log Z."""
+    """Return p(neighbours share a component), means of the data's components, p(order of labels) and log Z."""
 
     def rows(names: list[str], estimate: tuple[torch.Tensor, torch.Tensor], exact: torch.Tensor) -> list[Row]:
         return list(zip(names, estimate[0].tolist(), estimate[1].tolist(), exact.tolist(), strict=True))
@@ -55,7 +55,7 @@ def marginals(target: egm.targets.GaussianMixturePosterior, draws: egm.Draws) ->
 
 @plain_style()
 def draw(target: egm.targets.GaussianMixturePosterior, draws: egm.Draws, file: Path) -> None:
-    """Who belongs together, estimated against exact; the means by label, and in ascending order."""
+    """Plot which data belong together, estimated against exact, and the means by label and in ascending order."""
     figure = new_figure(figsize=(10, 3.2))
     pairs, labels, ordered = figure.subplots(1, 3)
     n = len(target.fitted_means)

@@ -1,12 +1,12 @@
-"""A φ⁴ lattice field, an energy of one's own, from one well into two: log Z and the two-point function.
+"""A φ⁴ lattice field, a user-defined energy, from one well to two: log Z and the two-point function.
 
     E(φ) = Σ_x [ ½ Σ_μ (φ_{x+μ} − φ_x)² + ½ m² φ_x² + λ φ_x⁴ ]  on 4 × 4 sites of a torus,   G(d) = <φ_x φ_{x+d}>
 
-The exact answer takes p Gauss points for φ at each site. With T the transfer matrix between rows, p⁴ × p⁴ numbers,
+The exact result uses p Gauss points for φ at each site. With T the transfer matrix between rows, p⁴ × p⁴ numbers,
 
-    Z = Tr T⁴ = Σ_j ‖T² e_j‖²,    the probability of row j being its share of the sum,
+    Z = Tr T⁴ = Σ_j ‖T² e_j‖²,
 
-and T is applied one site after the other.
+and the probability of row j is its share of the sum. T is applied one site after the other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COUPLING = 0.5  # λ
 
 
 def make_target(mass: float) -> egm.Target:
-    """The field with m² = mass."""
+    """Return the field with m² = mass."""
 
     def energy(phi: Tensor) -> Tensor:
         gradients = sum((phi.roll(-1, axis) - phi).square() for axis in (-1, -2))
@@ -39,13 +39,13 @@ def make_target(mass: float) -> egm.Target:
 
 
 def two_point(phi: Tensor) -> Tensor:
-    """G(0), G(1), G(2) of each state, [..., 3]: averaged over sites and both directions."""
+    """Return G(0), G(1), G(2) of each state, [..., 3]: averaged over sites and both directions."""
     shifted = [[(phi * phi.roll(d, axis)).mean((-2, -1)) for axis in (-1, -2)] for d in range(3)]
     return torch.stack([(a + b) / 2 for a, b in shifted], -1)
 
 
 def exact(mass: float, points: int, coupling: float = COUPLING) -> tuple[float, Tensor]:
-    """log Z and G(0), G(1), G(2); the squares of four bonds are 2φ² of each site, what is left of a bond is −φφ'."""
+    """Return log Z and G(0), G(1), G(2); squares of four bonds are 2φ² per site, and a bond keeps −φφ'."""
     x, weight = gauss(lambda x: (2 + 0.5 * mass) * x**2 + coupling * x**4, points)
     index = torch.cartesian_prod(*[torch.arange(points)] * 4)
     row = x[index]
@@ -62,7 +62,7 @@ def exact(mass: float, points: int, coupling: float = COUPLING) -> tuple[float, 
 
 
 def gauss(potential: Callable[[Tensor], Tensor], points: int) -> tuple[Tensor, Tensor]:
-    """Points and weights: Σ w f(x) = ∫ f(x) exp(−potential(x)) dx for polynomials f up to degree 2·points − 1."""
+    """Return points and weights: Σ w f(x) = ∫ f(x) exp(−potential(x)) dx for polynomials f of degree < 2·points."""
     x = torch.linspace(-6, 6, 3001, dtype=torch.float64)
     root = torch.exp(-0.5 * potential(x)) * math.sqrt(12 / 3000)
     q, _ = torch.linalg.qr(root[:, None] * torch.linalg.vander(x / 2, N=points))  # orthogonal polynomials
@@ -71,7 +71,7 @@ def gauss(potential: Callable[[Tensor], Tensor], points: int) -> tuple[Tensor, T
 
 
 def train(masses: list[float], network: str, *, n: int, points: int, **options: Any) -> list[dict]:
-    """One row for each mass; every sampler begins with the network of the one before."""
+    """Return one row for each mass; every sampler starts with the network of the previous one."""
     rows, sampler = [], None
     for mass in masses:
         target, started = make_target(mass), time.process_time()
@@ -92,7 +92,7 @@ def train(masses: list[float], network: str, *, n: int, points: int, **options: 
 
 
 def chains(target: egm.Target, calls: int) -> dict:
-    """G by Hamiltonian Monte Carlo with that many energy calls, and R-hat of the mean field, which changes wells."""
+    """Estimate G by Hamiltonian Monte Carlo with `calls` energy calls, and R-hat of the mean field (its wells)."""
     steps = calls // (16 * 11)  # 16 chains, 10 leapfrog steps each, and the energy of every state that is kept
     started = time.process_time()
     found = run(target, HMC(target, leapfrog_steps=10), chains=16, warmup=steps // 5, steps=steps - steps // 5)
@@ -102,7 +102,7 @@ def chains(target: egm.Target, calls: int) -> dict:
 
 
 def draw(rows: list[dict], file: Path) -> None:
-    """G(d) for every mass, and log Z without its exact value."""
+    """Plot G(d) for every mass, and log Z minus its exact value."""
     figure = Figure(figsize=(9, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     distances = torch.arange(3).numpy()

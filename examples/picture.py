@@ -1,8 +1,8 @@
-"""The picture of the README: draws of three trained samplers, as they come and by their weights, and exact draws.
+"""Makes the picture of the README: draws of three trained samplers, before and after weighting, and exact draws.
 
     python examples/picture.py docs/picture.png      # trains on one CPU core, some minutes; needs egm[report]
 
-In the second row draws are chosen in proportion to their weights, out of ten thousand. Everything is seeded.
+The draws of the second row are chosen in proportion to their weights from ten thousand. All random numbers are seeded.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Panel(NamedTuple):
 
 
 def symbols_and_reals(axis: Any, state: State) -> None:
-    """Points in the plane, coloured by their symbols."""
+    """Plot points in the plane, coloured by their symbols."""
     v, label = state["v"][:POINTS].numpy(), (state["h"][:POINTS] * torch.tensor([1, 2, 4])).sum(-1)
     axis.scatter(v[:, 0], v[:, 1], s=3, c=[COLOURS[i] for i in label], linewidths=0)
     axis.set(xlim=(-9, 9), ylim=(-4, 9))
 
 
 def lattices(axis: Any, state: State) -> None:
-    """Lattices side by side."""
+    """Plot lattices side by side."""
     rows, columns = LATTICES
     spins = torch.nn.functional.pad(state["s"][: rows * columns].float(), (0, 1, 0, 1), value=0.5)
     size = spins.shape[-1]
@@ -51,7 +51,7 @@ def lattices(axis: Any, state: State) -> None:
 
 
 def two_wells(axis: Any, state: State) -> None:
-    """The double wells of the first two pairs against each other."""
+    """Plot the double wells of the first two pairs against each other."""
     x = state["x"][:POINTS].numpy()
     axis.scatter(x[:, 0], x[:, 2], s=3, c=COLOURS[0], linewidths=0)
     axis.set(xlim=(-3, 3), ylim=(-3, 3))
@@ -82,7 +82,7 @@ PANELS = (
 
 @plain_style()
 def picture(n: int = 10_000, **changes: Any) -> Any:
-    """Train and draw n times; `changes` go over the options of every panel."""
+    """Train, draw n times and plot; `changes` replace options of every panel."""
     figure = new_figure(figsize=(9, 7))
     axes = figure.subplots(3, len(PANELS))
     for column, panel in zip(axes.T, PANELS, strict=True):

@@ -8,7 +8,7 @@ posterior probability is estimated from weighted draws of (β, γ), and known ex
     pip install 'egm[examples]'                        scikit-learn and matplotlib
     python examples/spike_slab.py                      a few minutes of one CPU core
     python examples/spike_slab.py --quick --out DIR    a few seconds: 30 patients, four predictors
-    python examples/spike_slab.py --patients 442       all of them: harder, see the page of this example
+    python examples/spike_slab.py --patients 442       all patients: harder, see the page of this example
 """
 
 import argparse
@@ -33,7 +33,7 @@ QUICK: Options = {"steps": 150, "refresh_steps": 8, "sample_steps": 16}
 
 
 def diabetes(patients: int, predictors: int) -> tuple[egm.targets.SpikeSlab, list[str]]:
-    """The posterior from the first patients and predictors of the data set, and the names of these predictors."""
+    """Return the posterior of the first patients and predictors of the data set, and the names of the predictors."""
     data = needed("sklearn.datasets", what="the diabetes data set", extra="examples").load_diabetes()
     if not predictors + 1 < patients <= len(data.target):
         raise SystemExit(f"--patients must be from {predictors + 2} to {len(data.target)}, got {patients}")
@@ -45,7 +45,7 @@ def diabetes(patients: int, predictors: int) -> tuple[egm.targets.SpikeSlab, lis
 
 
 def marginals(target: egm.targets.SpikeSlab, names: list[str], draws: egm.Draws) -> list[Row]:
-    """Probability that each predictor enters, its expected coefficient, and log Z, the log evidence."""
+    """Return the probability that each predictor enters, its expected coefficient, and log Z, the log evidence."""
     rows: list[Row] = []
     for text, (mean, stderr), exact in (
         ("p({} enters)", draws.expect(lambda beta, gamma: gamma), target.inclusion_probabilities),
@@ -57,7 +57,7 @@ def marginals(target: egm.targets.SpikeSlab, names: list[str], draws: egm.Draws)
 
 @plain_style()
 def draw(names: list[str], rows: list[Row], file: Path) -> None:
-    """Inclusion probabilities and coefficients, estimated and exact."""
+    """Plot inclusion probabilities and coefficients, estimated and exact."""
     figure = new_figure(figsize=(7, 4.6))
     top, bottom = figure.subplots(2, 1, sharex=True)
     p = len(names)

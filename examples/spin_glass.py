@@ -1,9 +1,9 @@
-"""A spin glass: how alike are two independent states? The law of their overlap, beside exact draws and Gibbs chains.
+"""A spin glass: how alike are two independent states? The law of their overlap, by draws, exact draws and Gibbs chains.
 
     E(s) = −β Σ_<ij> J_ij s_i s_j,  J_ij ~ N(0, 1) drawn once,      q = mean over sites of a_i b_i,  a and b independent
 
-A single state of a glass looks like noise; P(q) is what shows its order. A pair of draws (a, b) has the product of
-their weights as its weight, so P(q) has error bars. Gibbs chains get as many energy calls as the sampler and its draws.
+A single state of a glass looks like noise; P(q) shows its order. The weight of a pair of draws (a, b) is the product
+of their weights, so P(q) has error bars. Gibbs chains make as many energy calls as the sampler and its draws.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from egm.mcmc import Gibbs, run
 
 
 def overlap_law(draws: egm.Draws) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probabilities that |q| is 1/N, 3/N, …, 1 (an odd number N of sites), and their standard errors.
+    """Return probabilities that |q| is 1/N, 3/N, …, 1 (an odd number N of sites), and their standard errors.
 
     The first half of the draws is paired with the second.
     """
@@ -41,21 +41,21 @@ def overlap_law(draws: egm.Draws) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def experiment(size: int, *, steps: int, width: int, n: int) -> dict:
-    """Train, draw, and compare the laws of |q| with that of many exact draws."""
+    """Train, draw, and compare the laws of |q| with the law of many exact draws."""
     target = egm.targets.SpinGlass(size=size, seed=0, beta=1.0)
     started = time.process_time()
-    # The default network of a lattice looks the same everywhere; here every bond is another, so this is an MLP.
+    # The default network of a lattice treats all sites alike; here every bond is different, so this is an MLP.
     loop = {"batch_size": 256, "refresh": 1024, "inner_steps": 20, "refresh_steps": 12, "ema": 0.98}
     network = f"MLP(width={width})"
     sampler = egm.fit(target, steps=steps, network=network, learning_rate=3e-3, device="cpu", progress=False, **loop)
     seconds = time.process_time() - started
     draws = sampler.sample(n, seed=1)
     calls = target.energy_calls
-    scans = calls // (4 * (2 * size**2 + 1))  # a scan of 4 chains asks for both symbols of every site
+    scans = calls // (4 * (2 * size**2 + 1))  # a scan of 4 chains evaluates both symbols of every site
     started = time.process_time()
     chains = run(target, Gibbs(target), chains=4, warmup=scans // 10, steps=scans - scans // 10)
     own = time.process_time() - started
-    walk = {"s": chains.state["s"].transpose(0, 1).flatten(0, 1)}  # pairs are then of different chains
+    walk = {"s": chains.state["s"].transpose(0, 1).flatten(0, 1)}  # pairs are then from different chains
     laws = {
         "exact": overlap_law(egm.Draws(target.space, target.exact_sample(200_000, seed=2))),
         "learned": overlap_law(draws),
@@ -69,7 +69,7 @@ def experiment(size: int, *, steps: int, width: int, n: int) -> dict:
 
 
 def table(laws: dict[str, tuple[torch.Tensor, torch.Tensor]], sites: int) -> None:
-    """Probabilities of |q|, with error bars where draws are independent, and distances ½ Σ |p − exact|."""
+    """Print probabilities of |q|, with error bars where draws are independent, and distances ½ Σ |p − exact|."""
     print(f"{'|q|':>5}" + "".join(f"{name:>18}" for name in laws))
     for i in range(sites // 2 + 1):
         cells = [f"{p[i]:.4f}" + ("" if name == "Gibbs" else f" ± {se[i]:.4f}") for name, (p, se) in laws.items()]
@@ -79,7 +79,7 @@ def table(laws: dict[str, tuple[torch.Tensor, torch.Tensor]], sites: int) -> Non
 
 
 def draw(laws: dict[str, tuple[torch.Tensor, torch.Tensor]], sites: int, file: Path) -> None:
-    """P(|q|), and what is left of it after the exact law is taken away."""
+    """Plot P(|q|), and its difference to the exact law."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     q = ((2 * torch.arange(sites // 2 + 1) + 1) / sites).numpy()

@@ -18,7 +18,7 @@ RAN = pytest.StashKey[set[str]]()  # examples that a test has run
 
 @pytest.fixture(autouse=True)
 def own_names():
-    """What a test registers is not there in the next."""
+    """Undoes what a test registers."""
     from support.registries import kept  # not before TRITON_INTERPRET is set
 
     with kept():
@@ -39,7 +39,7 @@ def run_example(request):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """A test that passes has run the examples of its marks, which `command_rules.py` reads, and no other."""
+    """Fails a test that has not run exactly the examples of its marks, which `command_rules.py` reads."""
     result = yield
     ran, said = pyfuncitem.stash.get(RAN, set()), {mark.args[0] for mark in pyfuncitem.iter_markers("example")}
     assert ran == said, f"examples that ran: {sorted(ran)}; those that the test is marked with: {sorted(said)}"

@@ -1,4 +1,4 @@
-"""The rooms of the house: packages import each other one way, and neither they nor functions grow without bound."""
+"""Packages import each other one way, and their number and the length of functions are bounded."""
 
 import ast
 from itertools import pairwise
@@ -9,7 +9,7 @@ import pytest
 import egm
 
 SOURCE = Path(egm.__file__).parent
-#: packages and modules of the top; each may import those above it
+#: packages and top-level modules; each may import those before it
 ORDER = [
     *("util", "spaces", "draws", "mcmc", "paths", "targets", "processes", "simulation", "networks", "estimation"),
     *("runs", "network_sampler", "sampler", "metrics", "evaluation", "config", "train", "methods", "baselines"),
@@ -19,12 +19,12 @@ MOST_PACKAGES, MOST_MODULES, MOST_LINES = 24, 9, 60
 
 
 def place(file: Path) -> str:
-    """The package of a file, or the module of the top that it is."""
+    """Returns the package of a file, or the name of a top-level module."""
     return file.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
 def imported(tree: ast.AST) -> set[str]:
-    """The places of `egm` that a module imports, wherever the statement stands."""
+    """Returns the packages and top-level modules of `egm` that a module imports, also inside functions."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "egm":
@@ -41,7 +41,7 @@ def _module(name: str) -> str:
 
 
 def edges(files) -> list[str]:
-    """Imports against the order."""
+    """Returns the imports against the order."""
     wrong = []
     for name, tree in files:
         for other in sorted(imported(tree)):
@@ -83,7 +83,7 @@ def functions(tree: ast.AST) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 
 def code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef, text: list[str]) -> int:
-    """Lines of a function but for its docstring, comments and blank lines."""
+    """Counts the lines of a function without its docstring, comments and blank lines."""
     first = function.body[0]
     documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
     skipped = range(first.lineno, (first.end_lineno or first.lineno) + 1) if documented else range(0)

@@ -155,7 +155,7 @@ def about_eubo(draws):
 
 
 def test_the_upper_bound_belongs_to_the_steps_that_the_draws_took():
-    """Few steps have a higher bound, which would look like a lost mode beside the weights of many."""
+    """Few steps have a higher bound, which would look like a lost mode next to the weights of many."""
     sampler, bounds = sampler_of(MEANS), {}
     for steps in (8, None):
         draws = sampler.sample(4000, seed=7, steps=steps)

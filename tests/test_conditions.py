@@ -1,4 +1,4 @@
-"""What is missing skips a test, fails one that was asked for, and what tests ask for is what the Makefile installs."""
+"""A missing package skips a test, or fails it where `EGM_NEEDED` names it; the Makefile installs what it names."""
 
 import re
 import sys

@@ -100,7 +100,7 @@ def test_chains_run_on_a_device(device):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_chains_as_methods_on_a_device(device):
-    """States stay where they were made, and the same ones are drawn wherever they are moved to."""
+    """States stay on their device, and the same states are drawn after they are moved to another."""
     cases = [("gibbs", targets.GBRBM()), ("tempering", targets.Ising(5, 0.4)), ("swendsen-wang", targets.Ising(4, 0.4))]
     for method, target in cases:
         sampler = fit(target, method, steps=12, warmup=2, device=device, progress=False)

@@ -1,4 +1,4 @@
-"""`egm.fit` from the outside: networks of one's own, dtypes, devices, paths and processes in every form, options."""
+"""`egm.fit` from the outside: user-defined networks, dtypes, devices, paths and processes in every form, options."""
 
 import dataclasses
 from types import NoneType
@@ -40,11 +40,11 @@ def fit(method="egm", *, target=None, steps=2, **options):
 
 @pytest.fixture
 def untrained(monkeypatch):
-    """Everything but the training."""
+    """Skips the training."""
     monkeypatch.setattr(Trainer, "train", lambda self: None)
 
 
-# ---------------------------------------------------------------------- networks of one's own
+# ---------------------------------------------------------------------- user-defined networks
 
 
 class OwnNetwork(nn.Module):
@@ -92,11 +92,11 @@ def test_own_modules_train_save_and_resume(tmp_path):
 
     again = egm.load(tmp_path, network=OwnNetwork())
     assert_same(as_sampler(again).network.state_dict(), network.state_dict())
-    with pytest.raises(ValueError, match=r"network of its own \(OwnNetwork\); pass it as network="):
+    with pytest.raises(ValueError, match=r"user-defined network \(OwnNetwork\); pass it as network="):
         egm.load(tmp_path)
-    with pytest.raises(ValueError, match=r"network of its own \(OwnNetwork\); pass it as network="):
+    with pytest.raises(ValueError, match=r"user-defined network \(OwnNetwork\); pass it as network="):
         egm.resume(tmp_path, steps=20, energy_network=OwnEnergy())
-    with pytest.raises(ValueError, match=r"energy network of its own \(OwnEnergy\); pass it as energy_network="):
+    with pytest.raises(ValueError, match=r"user-defined energy network \(OwnEnergy\); pass it as energy_network="):
         egm.resume(tmp_path, steps=20, network=OwnNetwork())
     egm.resume(tmp_path, steps=20, network=OwnNetwork(), energy_network=OwnEnergy(), progress=False)
     assert state_of(tmp_path)["step"] == 20
@@ -129,7 +129,7 @@ def test_a_run_of_ones_own_network_says_how_to_go_on_in_python(tmp_path, monkeyp
 
 
 def test_a_target_that_was_imported_is_not_exchanged(tmp_path):
-    """`source` says where a command finds it again; in Python it must still be the same one."""
+    """`source` tells the command line where the target is; in Python the same target must still be passed."""
     begin(own_target(), "egm", steps=2, source="module:make", out=tmp_path, **small("egm"))
     another = egm.Target(own_target().space, own_target()._energy, name="another")
     with pytest.raises(ValueError, match=r"the run was made for .*, not for another"):
@@ -440,7 +440,7 @@ def test_what_a_method_would_not_look_at_is_refused(method, options, message):
 
 
 def test_iefm_is_about_reals():
-    with pytest.raises(ValueError, match=r"iefm is about real variables .* use method='egm'"):
+    with pytest.raises(ValueError, match=r"iefm needs real variables, .* use method='egm'"):
         egm.fit(Ising(3, 0.4), "iefm", steps=1, device="cpu", progress=False)
 
 

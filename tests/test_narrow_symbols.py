@@ -121,7 +121,7 @@ def test_gradients_reach_the_embedding(monkeypatch, body, many):
 
 
 class Watching(nn.Module):
-    """An energy network that looks at what it is given."""
+    """An energy network that records the dtype of its symbols."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class Watching(nn.Module):
 
 @pytest.mark.parametrize("narrow", [True, False])
 def test_energies_that_see_int64_are_asked_in_slices(monkeypatch, narrow):
-    """Beside the proposals themselves they take eight bytes for each symbol, several times."""
+    """In addition to the proposals, they take eight bytes for each symbol, several times."""
     monkeypatch.setattr(targets.Ising, "narrow_symbols", narrow)
     target, sizes = targets.Ising(4, 0.4), []
     plain = target._energy
@@ -148,7 +148,7 @@ def test_energies_that_see_int64_are_asked_in_slices(monkeypatch, narrow):
 
 
 class Wrapped(Watching):
-    """As it would be a body of this package."""
+    """With the interface of a body of this package."""
 
     outputs: ClassVar = {"energy": ()}
 
@@ -157,7 +157,7 @@ class Wrapped(Watching):
 
 
 def test_which_networks_are_built_in():
-    """The others are neither rounded nor given narrow symbols."""
+    """Other networks are neither rounded nor given narrow symbols."""
     space = Space(s=Categorical(2, shape=3))
     path, body = ProductPath(space), MLP(space, {"energy": ()}, width=8)
 

@@ -34,7 +34,7 @@ QUICK = {
 
 
 def copies():
-    """Each class anew from its source, on top of the other copies; only the name differs."""
+    """Compiles each class again from its source, on top of the other copies, under another name."""
     made = {}
     for kind in COPIED:
         name, names = f"Own{kind.__name__}", {**vars(inspect.getmodule(kind)), **made}
@@ -88,6 +88,7 @@ def test_copies_give_the_same_numbers(case):
         assert torch.equal(value, same.state[name])
     reason = sampler.why_unweighted()
     assert other.why_unweighted() == (reason and reason.replace("Jump", "OwnJump"))
+    assert (found.log_weights is None) == (same.log_weights is None)
     if found.log_weights is not None and same.log_weights is not None:
         assert torch.equal(found.log_weights, same.log_weights)
     assert sampler.t_min == other.t_min

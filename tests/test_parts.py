@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 import egm
-from egm.config import parts, targets
 from egm.networks import MLP, Preconditioned, ResidualMLP
 from egm.paths import CondOT, Masked, ProductPath
 from egm.processes import Diffusion, DiscreteJump
@@ -63,13 +62,17 @@ def test_loading_builds_each_part_once(made, tmp_path):
     assert made == {**once, "ResidualMLP": 1, "MLP": 1, "Preconditioned": 2}
 
 
-def test_nothing_is_parsed_by_fit(monkeypatch, tmp_path):
-    """Only `load` and `resume` read descriptions."""
+READERS = ("egm.config.targets.make_target", "egm.config.targets.make_space", "egm.methods.trained.require_network")
 
+
+@pytest.mark.parametrize("reader", READERS)
+def test_only_load_and_resume_read_descriptions(reader, monkeypatch, tmp_path):
     def refuse(*args, **options):
-        raise AssertionError("parsed")
+        raise AssertionError("read")
 
-    monkeypatch.setattr(targets, "make_space", refuse)
-    monkeypatch.setattr(targets, "make_target", refuse)
-    monkeypatch.setattr(parts, "require_network", refuse)
+    monkeypatch.setattr(reader, refuse)
     egm.fit(egm.targets.GBRBM(), "egm-bs", steps=2, out=tmp_path, **SMALL_BS)
+    with pytest.raises(AssertionError, match="read"):
+        egm.load(tmp_path, None if reader.endswith("target") else egm.targets.GBRBM())
+    with pytest.raises(AssertionError, match="read"):
+        egm.resume(tmp_path, target=None if reader.endswith("target") else egm.targets.GBRBM(), steps=3)

@@ -1,4 +1,4 @@
-"""The README is short, its ten lines are ten and hold what they promise, and its picture can be made again."""
+"""The README is short, its example has ten lines that assert their result, and its picture can be made again."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ MOST_WORDS = 750
 
 
 def test_the_ten_lines_assert_their_ess():
-    """test_documentation.py runs them, so that they fail where the promise is broken."""
+    """test_documentation.py runs the lines, and fails where they do."""
     (block,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     assert len([line for line in block.splitlines() if line.strip()]) == 10
     assert "\nassert draws.ess >= 0.7" in block

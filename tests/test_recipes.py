@@ -1,4 +1,4 @@
-"""Recipes: each one builds, the paper's are the paper's, and mistakes in a file are named."""
+"""Recipes: each one builds, the paper's have its settings and numbers, and mistakes in a file are named."""
 
 import pytest
 
@@ -64,7 +64,7 @@ def test_every_column_of_the_tables_has_both_recipes():
     [(n, method) for n in recipes.names() for method in recipes.methods(n) if METHODS[method].trains],
 )
 def test_every_recipe_builds(name, method):
-    """Everything that `fit` makes before the first step."""
+    """Builds everything that `fit` builds before the first step."""
     recipe = recipes.load(name, method)
     assert recipe.pop("method") == method
     target = make_target(recipe.pop("target"))
@@ -80,7 +80,7 @@ def test_every_recipe_builds(name, method):
 
 @pytest.mark.parametrize("name", PUBLISHED_GIBBS)
 def test_the_papers_gibbs_sampler(name):
-    recipe = recipes.load(f"paper/{name}", "gibbs")  # nothing of what the methods with networks have in common
+    recipe = recipes.load(f"paper/{name}", "gibbs")  # without the common options of methods with networks
     target = make_target(recipe.pop("target"))
     assert recipe == {"method": "gibbs", "chains": 4, "steps": 6000}
     gibbs = METHODS["gibbs"]

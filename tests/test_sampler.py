@@ -163,7 +163,7 @@ def test_steps_take_the_place_of_the_trained_ones():
     [(Flow, CondOT, 0.0), (Diffusion, CondOT, 0.01), (Diffusion, CondOT, 0.0), (Diffusion, VE, 0.0), (Jump, VP, 0.01)],
 )
 def test_real_variables_follow_bridges(make, path, t_min):
-    """What "auto" draws is what the bridges draw on the grid from t_min."""
+    """The solver "auto" draws the same as bridges on the grid from t_min."""
     space = Space(x=Real(2))
     given = path(space.real["x"])
     auto = untrained(space, paths={"x": given}, processes={"x": make}, steps=9, t_min=t_min)
@@ -209,7 +209,7 @@ def test_a_failing_network_is_left_as_it_was():
     sampler = untrained(Space(x=Real(2)))
     sampler.network.train()
     sampler.network.body.forward = lambda state, t: {}  # type: ignore[union-attr, method-assign]
-    with pytest.raises(ValueError, match="the network gave no output for the variable 'x'"):
+    with pytest.raises(ValueError, match="the network returned no output for the variable 'x'"):
         sampler.sample(3)
     assert sampler.network.training
 
@@ -299,7 +299,7 @@ def test_networks_of_ones_own_are_passed_again(tmp_path):
     sampler.save(tmp_path)
     expected = sampler.sample(40, seed=1)
     target.space.check(expected.state)
-    with pytest.raises(ValueError, match=r"the run has a network of its own \(OwnNetwork\); pass it as network="):
+    with pytest.raises(ValueError, match=r"the run has a user-defined network \(OwnNetwork\); pass it as network="):
         egm.load(tmp_path)
     again = egm.load(tmp_path, network=OwnNetwork())
     assert again.target is None
@@ -329,7 +329,7 @@ def test_built_in_targets_are_made_again_and_no_other_is_taken(tmp_path):
 
 @pytest.fixture
 def trap(tmp_path, monkeypatch):
-    """A module that can be imported, and tells when it is."""
+    """An importable module that creates a file when it is imported."""
     (tmp_path / "trap_module.py").write_text(
         "from pathlib import Path\nPath(__file__).with_name('sprung').touch()\nprint('imported')\n", encoding="utf-8"
     )

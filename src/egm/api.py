@@ -1,4 +1,4 @@
-"""`fit`, `resume` and `load`: from a target to a sampler, and from a run on disk to either."""
+"""`fit`, `resume` and `load`: train a sampler for a target, continue a run, and load the sampler of a run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fit(
     tensorboard: bool = False,
     **options: Any,
 ) -> AnySampler:
-    """Train a sampler for a target, or run Markov chains.
+    """Trains a sampler for a target, or runs Markov chains.
 
     Args:
         target: the space and its energy; it is checked first, on the device.
@@ -52,22 +52,23 @@ def fit(
             (`egm.methods.register_method`).
         steps: gradient steps to take, or steps of each chain (a scan over all sites, for example; 6000 by default).
         time_limit: seconds to train instead, 60 if neither is given.
-        seed: of everything random.
+        seed: seed of every random number.
         device: "cpu", "cuda", …; by default a GPU if there is one.
         dtype: torch.float32 or torch.float64.
         network: the denoiser, a module (`egm.networks.Denoiser`) or an expression such as "ResidualMLP(width=256)".
-        energy_network: of the intermediate energy (egm-bs): a module from (state, t) to [...], or an expression.
-        paths: of some variables, as objects or expressions such as "VE(sigma_max=2.0)".
-        processes: of some variables, "flow", "diffusion", "jump" or "discrete-jump".
-        start: a sampler, or the folder of a run, whose network to begin with; paths, processes and network are then its
-            own unless given.
+        energy_network: network of the intermediate energy (egm-bs): a module from (state, t) to [...], or an
+            expression.
+        paths: paths of some variables, as objects or expressions such as "VE(sigma_max=2.0)".
+        processes: processes of some variables, "flow", "diffusion", "jump" or "discrete-jump".
+        start: a sampler or the folder of a run, from whose network training starts; its paths, processes and network
+            are used unless others are given.
         out: folder for checkpoints, metrics and the trained network.
         progress: show a bar (on a terminal) or lines.
         tensorboard: write the curves of the log as event files for TensorBoard too, into out/tensorboard.
-        **options: of the loop (`egm.train.options.TrainingOptions`) and the method, as
-            [the list of options](options.md) has them.
+        **options: options of the training loop (`egm.train.options.TrainingOptions`) and of the method, see
+            [the list of options](options.md).
 
-    Ctrl-C stops early and returns the sampler so far: an `egm.Sampler`, or an `egm.ChainSampler` of chains.
+    Returns an `egm.Sampler`, or an `egm.ChainSampler` for chains; Ctrl-C stops early and returns the sampler so far.
     """
     options, removed = without_removed(options)
     return begin(
@@ -81,7 +82,7 @@ def fit(
 
 
 def begin(request: Request) -> AnySampler:
-    """Fit what a request asks for."""
+    """Runs the method of a request."""
     method = nearest(request.method, METHODS, kind="a method")
     _check_names(request.options)
     return METHODS[method].fit(dataclasses.replace(request, method=method))
@@ -99,10 +100,10 @@ def resume(
     progress: bool = True,
     tensorboard: bool = False,
 ) -> AnySampler:
-    """Continue a run from its last checkpoint, on its own device unless another is given.
+    """Continues a run from its last checkpoint, on the run's device unless another is given.
 
-    `steps` or `time_limit` extend it. The target is needed only where the run's is not a built-in one. Event files
-    (`tensorboard`) are continued where there are some.
+    `steps` or `time_limit` extend the run. The target is needed only if it is not a built-in one. Existing event files
+    (`tensorboard`) are continued.
     """
     run = RunDirectory(out)
     config = run.read_config()
@@ -127,13 +128,13 @@ def load(
     network: nn.Module | None = None,
     device: torch.device | str = "cpu",
 ) -> AnySampler:
-    """The sampler of a run; nothing that the files name is imported.
+    """Returns the sampler of a run; imports nothing that the files name.
 
     Args:
         folder: what `Sampler.save` or `fit(out=...)` wrote.
-        target: the energy it was trained for, if it is the user's; built-in targets are made again.
-        network: a module of the same architecture, if the run had one of the user's.
-        device: where to put it.
+        target: the target of the run, if it is user-defined; built-in targets are rebuilt from the files.
+        network: a module of the same architecture, if the run had a user-defined network.
+        device: device of the sampler.
     """
     run = RunDirectory(folder)
     config = run.read_config()
@@ -143,9 +144,9 @@ def load(
 
 
 def _check_names(options: Mapping[str, Any]) -> None:
-    """Raise for options that nothing has; the nearest name may be an argument of `fit` itself."""
+    """Raises for unknown options; the nearest name may be an argument of `fit` itself."""
     own = [p.name for p in inspect.signature(fit).parameters.values() if p.kind is not p.VAR_KEYWORD]
     for name in options:
         known = nearest(name, [*option_names(), *own], kind="an option")
-        if known in own:  # the same but for case or hyphens
+        if known in own:  # equal up to case and hyphens
             raise ValueError(f"'{name}' is not an option; did you mean '{known}'?")

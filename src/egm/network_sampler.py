@@ -1,8 +1,8 @@
-"""What the samplers of trained networks share: draws in batches, with weights, energies and an upper bound.
+"""Base class of the samplers of trained networks: draws in batches, with weights, energies and an upper bound.
 
     log w = log_ratio − E(x_1),   ELBO = E[log w] ≤ log Z ≤ EUBO = E[log w of paths drawn backwards from the target]
 
-A sampler that simulates says how (`latent`, `reverse_log_ratio`); this file turns simulations into `Draws`.
+Subclasses implement the simulation (`latent`, `reverse_log_ratio`); this file turns simulations into `Draws`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from egm.draws import Draws
 from egm.networks.base import activation_bytes
@@ -31,24 +31,24 @@ from egm.targets.base import Target
 from egm.targets.guard import EnergyGuard
 from egm.util.seeds import derive_seed
 
-LEAST_TOGETHER, MOST_TOGETHER = 1000, 10_000  # draws simulated together, in between as many as
-MOST_BYTES = 2**31  # allow; fixed, and not what happens to be free: random numbers depend on the batches
+LEAST_TOGETHER, MOST_TOGETHER = 1000, 10_000  # smallest and largest default number of draws simulated together
+MOST_BYTES = 2**31  # of activations; a constant, not the free memory, because random numbers depend on the batches
 NO_TARGET = "the sampler was loaded without its target; pass target= to egm.load, or --target to `egm sample`"
-Exchange = Callable[[State, Tensor, Tensor], tuple[State, Tensor]]
+Exchange: TypeAlias = Callable[[State, Tensor, Tensor], tuple[State, Tensor]] | None
 
 
 @dataclass(kw_only=True)
 class NetworkSampler(ABC):
-    """Draws states by simulating with a network.
+    """Base class of samplers that simulate with a network.
 
     Attributes:
-        space: of the states.
-        path: noises each variable; networks are built for it.
-        network: what predictions or rates are made by.
+        space: the space of the states.
+        path: the path of each variable; networks are built for it.
+        network: computes predictions or rates.
         error: the denoiser's error, by which diffusions are widened; empty without real variables.
-        target: what the sampler was trained for; None where it is not at hand (`egm.load` without it).
-        steps: of a simulation.
-        dtype: of the real variables.
+        target: the target that the sampler was trained for; None if unknown (`egm.load` without it).
+        steps: steps of a simulation.
+        dtype: dtype of the real variables.
         config: everything that defines the run (`config.yaml`).
     """
 
@@ -61,37 +61,31 @@ class NetworkSampler(ABC):
     dtype: torch.dtype = torch.float32
     config: dict[str, Any] = field(default_factory=dict)
 
-    # ------------------------------------------------------------------ what a sampler provides
+    # ------------------------------------------------------------------ what a subclass implements
 
     @abstractmethod
     def latent(
-        self,
-        n: int,
-        *,
-        generator: torch.Generator,
-        steps: int | None = None,
-        weigh: bool = False,
-        between: Exchange | None = None,
+        self, n: int, *, generator: Generator, steps: int | None = None, weigh: bool = False, between: Exchange = None
     ) -> Simulation:
-        """n draws in latent coordinates, with the log-ratios of their path weights if asked for; see `simulate`."""
+        """Returns n draws in latent coordinates, with log-ratios of their path weights if `weigh`; see `simulate`."""
 
     @abstractmethod
     def reverse_log_ratio(
-        self, x_1: State, *, generator: torch.Generator, steps: int | None = None, exchanged: bool = False
+        self, x_1: State, *, generator: Generator, steps: int | None = None, exchanged: bool = False
     ) -> Tensor:
-        """The log-ratio [n] of paths that are drawn backwards from latent states x_1."""
+        """Returns the log-ratio [n] of paths that are drawn backwards from latent states x_1."""
 
     @abstractmethod
     def why_unweighted(self, steps: int | None = None) -> str | None:
-        """Why draws have no importance weights, or None if they have."""
+        """Returns why draws have no importance weights, or None if they have weights."""
 
     @abstractmethod
     def intermediate_energy(self) -> Callable[[State, Tensor], Tensor]:
-        """E_t(x_t) ≈ −log p_t on latent states."""
+        """Returns E_t(x_t) ≈ −log p_t, a function of latent states and times."""
 
     @abstractmethod
     def modules(self) -> dict[str, nn.Module]:
-        """What a saved sampler consists of."""
+        """Returns the modules of a saved sampler by name."""
 
     @property
     @abstractmethod
@@ -99,23 +93,23 @@ class NetworkSampler(ABC):
         """Whether paths can be drawn backwards."""
 
     @abstractmethod
-    def _generator(self, seed: int) -> torch.Generator:
-        """The generator of a seed."""
+    def _generator(self, seed: int) -> Generator:
+        """Returns a generator with a seed."""
 
     @abstractmethod
-    def _repeated(self, n: int, *, generator: torch.Generator, steps: int | None, weigh: bool) -> Simulation:
-        """`latent` with a generator of `_generator`; a sampler may record it on a GPU."""
+    def _repeated(self, n: int, *, generator: Generator, steps: int | None, weigh: bool) -> Simulation:
+        """Runs `latent` with a generator of `_generator`; a sampler may replay it as a CUDA graph."""
 
-    # ------------------------------------------------------------------ what all have
+    # ------------------------------------------------------------------ what all samplers share
 
     @property
     def device(self) -> torch.device:
-        """Where the network is."""
+        """Device of the network."""
         return next(self.network.parameters()).device
 
     @property
     def most(self) -> None:
-        """How many draws there are at most: any number."""
+        """Largest number of draws: None, there is no limit."""
         return None
 
     @property
@@ -128,24 +122,24 @@ class NetworkSampler(ABC):
         n: int,
         *,
         seed: int | None = None,
-        generator: torch.Generator | None = None,
+        generator: Generator | None = None,
         batch_size: int | None = None,
         steps: int | None = None,
         weigh: bool = True,
         smc: SMC | None = None,
     ) -> Draws:
-        """n independent draws, with importance weights where the simulation has them.
+        """Returns n independent draws, with importance weights where the simulation has them.
 
         Args:
-            n: how many.
-            seed: makes them reproducible, 0 unless a generator is given.
-            generator: on the sampler's device, in the place of a seed.
-            batch_size: draws simulated together; by default 10 000, or down to 1000 where the network would take more
-                than 2 GiB for them. Which draws a seed gives depends on it.
-            steps: steps of the simulation, in the place of those it was trained with. Where every variable is masked,
-                sites are revealed one at a time, and in this number of steps only if it is given.
-            weigh: False saves the energies, and the Jacobians of flows.
-            smc: resample along the path; needs an intermediate energy, learned (egm-bs) or partial.
+            n: number of draws.
+            seed: seed of the random numbers, 0 unless a generator is given.
+            generator: a generator on the sampler's device, instead of a seed.
+            batch_size: draws simulated together; by default 10 000, or down to 1000 where the network would need more
+                than 2 GiB for them. The draws of a seed depend on it.
+            steps: steps of the simulation, by default as in training. Where every variable is masked, sites are
+                revealed one at a time unless this number is given.
+            weigh: whether to compute weights; False saves the energies, and the Jacobians of flows.
+            smc: resampling along the path; needs an intermediate energy, learned (egm-bs) or partial.
         """
         if n < 1 or (batch_size is not None and batch_size < 1):
             raise ValueError(f"n and a given batch_size must be at least 1, got {n} and {batch_size}")
@@ -168,13 +162,13 @@ class NetworkSampler(ABC):
         latent = {name: torch.cat([part.state[name] for part in parts]) for name in self.space}
         folded = sum(int((~part.invertible).sum()) for part in parts if part.invertible is not None)
         if folded:
-            reason = f"the flow's map was not seen to be invertible at {folded} of {n} draws; take more steps"
+            reason = f"the flow's map may not be invertible at {folded} of {n} draws; take more steps"
         if self.target is None or reason is not None:
             return Draws(self.space, self.space.from_latent(latent), why_unweighted=reason)
         energies, log_weights = self._weighed(parts, latent)
         if smc is not None:
             latent = smc.move(self.target, latent, generator)
-        moved = smc is not None and smc.moves > 0  # what was asked for is the energy of the states before
+        moved = smc is not None and smc.moves > 0  # `energies` belong to the states before the moves
         return Draws(
             self.space, self.space.from_latent(latent), log_weights=log_weights, energies=None if moved else energies,
             groups=1 if smc is None else smc.groups, energy_calls=self.target.energy_calls - called,
@@ -182,7 +176,7 @@ class NetworkSampler(ABC):
         )  # fmt: skip
 
     def _weighed(self, parts: list[Simulation], latent: State) -> tuple[Tensor, Tensor]:
-        """Energies of draws, and their log-weights."""
+        """Returns the energies and the log-weights of draws."""
         energy = EnergyGuard(self._required_target())
         log_ratio = torch.cat([part.log_ratio for part in parts if part.log_ratio is not None])
         energies = torch.cat([energy(part.state).double() for part in parts])  # in latent coordinates
@@ -191,9 +185,9 @@ class NetworkSampler(ABC):
         return energies + self.space.log_det(latent), log_weights
 
     def _groups(
-        self, n: int, smc: SMC, generator: torch.Generator, *, batch_size: int, steps: int | None
+        self, n: int, smc: SMC, generator: Generator, *, batch_size: int, steps: int | None
     ) -> list[Simulation]:
-        """n draws in independent groups that were resampled along the path."""
+        """Returns n draws in independent groups that were resampled along the path."""
         if n % smc.groups:
             raise ValueError(f"n must be a multiple of the {smc.groups} groups of smc, got {n}")
         intermediate, size = self.intermediate_energy(), n // smc.groups
@@ -212,7 +206,7 @@ class NetworkSampler(ABC):
         return parts
 
     def _together(self, n: int) -> int:
-        """How many of n draws are simulated together by default."""
+        """Returns how many of n draws are simulated together by default."""
         if n <= LEAST_TOGETHER:
             return n
         with self.evaluating():
@@ -220,7 +214,7 @@ class NetworkSampler(ABC):
         return max(LEAST_TOGETHER, min(MOST_TOGETHER, MOST_BYTES // max(1, each)))
 
     def _bound(self, seed: int, steps: int | None, *, exchanged: bool) -> Callable[[], tuple[float, float]] | None:
-        """How to find the evidence upper bound where there is one; with exact draws of its own."""
+        """Returns a function that estimates the evidence upper bound from new exact draws, or None without a bound."""
         if not self.reversible or self.target is None or self.target.reference_kind != "exact":
             return None
         return partial(self.eubo, seed=derive_seed(seed, 1), steps=steps, exchanged=exchanged)
@@ -229,18 +223,19 @@ class NetworkSampler(ABC):
     def eubo(
         self, n: int = 2000, *, seed: int = 0, steps: int | None = None, exchanged: bool = False
     ) -> tuple[float, float]:
-        """Evidence upper bound and its standard error, from n exact draws of the target and paths drawn backwards.
+        """Returns the evidence upper bound and its standard error, from n exact draws and paths drawn backwards.
 
-        `steps` are those of the draws that it belongs to, `exchanged` says whether these were resampled along the path:
-        another simulation has another bound.
+        The bound belongs to one simulation: `steps` must be the number of steps of the draws, and `exchanged` tells
+        whether they were resampled along the path.
 
-        At least log Z in expectation, by how much the sampler's paths miss of the target: a mode that is never visited
-        shows here and nowhere else. Needs a target with an exact sampler, and processes that can be run backwards.
+        In expectation the bound is at least log Z, and exceeds it by as much as the sampler's paths miss of the target:
+        a mode that is never visited shows here and nowhere else. The bound needs a target with an exact sampler, and
+        processes that can be run backwards.
         """
         target = self._required_target()
         if target.reference_kind != "exact":
             raise ValueError(f"an evidence upper bound needs exact draws of the target, and {target!r} has none")
-        generator = torch.Generator(self.device).manual_seed(derive_seed(seed, 1))
+        generator = Generator(self.device).manual_seed(derive_seed(seed, 1))
         state = target.exact_sample(n, seed=seed, device=self.device)
         x_1 = self.space.to_latent({k: x.to(self.dtype) if x.is_floating_point() else x for k, x in state.items()})
         with self.evaluating():
@@ -255,7 +250,7 @@ class NetworkSampler(ABC):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """The network in evaluation mode."""
+        """Puts the network into evaluation mode in this context."""
         training = self.network.training
         self.network.eval()
         try:
@@ -264,5 +259,5 @@ class NetworkSampler(ABC):
             self.network.train(training)
 
     def save(self, folder: str | Path) -> None:
-        """Write `config.yaml` and `model.safetensors`, from which `egm.load` makes this sampler again."""
+        """Writes `config.yaml` and `model.safetensors`, from which `egm.load` restores this sampler."""
         RunDirectory(folder).save_sampler(self.config, self.modules())

@@ -1,6 +1,6 @@
 """`Sampler`: a trained network with the path and processes it was trained for, ready to draw.
 
-`AnySampler` is what every sampler has: trained ones, those of LEAPS, and Markov chains.
+`AnySampler` is the protocol of all samplers: trained samplers, LEAPS, and Markov chains.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path as FilePath
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from egm.draws import Draws
 from egm.estimation.energy_model import EnergyModel
@@ -32,14 +32,14 @@ from egm.targets.base import Target
 
 @runtime_checkable
 class AnySampler(Protocol):
-    """What every sampler has.
+    """Protocol of all samplers.
 
     Attributes:
-        space: of the states.
-        target: what the sampler was made for; None where it is not at hand.
+        space: the space of the states.
+        target: the target of the sampler; None if unknown.
         config: everything that defines the run (`config.yaml`).
-        device: where draws are made.
-        most: how many draws there are at most; None for any number.
+        device: device of the draws.
+        most: largest number of draws; None for no limit.
         independent: whether draws are independent of each other.
     """
 
@@ -66,32 +66,32 @@ class AnySampler(Protocol):
         n: int,
         *,
         seed: int | None = None,
-        generator: torch.Generator | None = None,
+        generator: Generator | None = None,
         batch_size: int | None = None,
         steps: int | None = None,
         weigh: bool = True,
         smc: SMC | None = None,
     ) -> Draws:
-        """n draws; an argument that a sampler has no use for is refused."""
+        """Returns n draws; raises for an argument that the sampler cannot use."""
         ...
 
     def why_unweighted(self, steps: int | None = None) -> str | None:
-        """Why draws have no importance weights, or None if they have."""
+        """Returns why draws have no importance weights, or None if they have weights."""
         ...
 
     def save(self, folder: str | FilePath) -> None:
-        """Write the files from which `egm.load` makes this sampler again."""
+        """Writes the files from which `egm.load` restores this sampler."""
         ...
 
 
 @dataclass(kw_only=True)
 class Sampler(NetworkSampler):
-    """Draws states by simulating the learned process from t_min to 1.
+    """Sampler that simulates the learned process from t_min to 1.
 
     Attributes:
-        processes: of every variable, on its path.
-        energy_model: E^φ, where it was trained.
-        solver, t_min: the simulation, see `TrainingOptions`.
+        processes: the process of every variable, on its path.
+        energy_model: E^φ, if it was trained.
+        solver, t_min: solver and first time of the simulation, see `TrainingOptions` and `EstimateOptions`.
     """
 
     processes: Mapping[str, Process[Any]]
@@ -101,12 +101,12 @@ class Sampler(NetworkSampler):
     _recordings: RecordedDraws | None = field(default=None, init=False, repr=False, compare=False)
 
     def modules(self) -> dict[str, nn.Module]:
-        """What a saved sampler consists of."""
+        """Returns the modules of a saved sampler by name."""
         modules = {"network": self.network, "error": self.error, "energy_model": self.energy_model}
         return {name: module for name, module in modules.items() if module is not None}
 
     def intermediate_energy(self) -> Callable[[State, Tensor], Tensor]:
-        """E_t(x_t) ≈ −log p_t on latent states: E^φ where it was trained, else what the partial energy knows."""
+        """Returns E_t(x_t) ≈ −log p_t on latent states: E^φ if it was trained, otherwise from the partial energy."""
         if self.energy_model is not None:
             return self.energy_model
         if self.target is not None and self.target.has_partial_energy:
@@ -119,19 +119,13 @@ class Sampler(NetworkSampler):
         )
 
     def why_unweighted(self, steps: int | None = None) -> str | None:
-        """Why draws have no importance weights, or None if they have."""
+        """Returns why draws have no importance weights, or None if they have weights."""
         if self.target is None:
             return NO_TARGET
         return self._course(steps).why_unweighted(self.processes)
 
     def latent(
-        self,
-        n: int,
-        *,
-        generator: torch.Generator,
-        steps: int | None = None,
-        weigh: bool = False,
-        between: Exchange | None = None,
+        self, n: int, *, generator: Generator, steps: int | None = None, weigh: bool = False, between: Exchange = None
     ) -> Simulation:
         course = self._course(steps, exchanged=between is not None)
         with self.evaluating():
@@ -140,7 +134,7 @@ class Sampler(NetworkSampler):
                 generator=generator, dtype=self.dtype, device=self.device,
             )  # fmt: skip
 
-    def _generator(self, seed: int) -> torch.Generator:
+    def _generator(self, seed: int) -> Generator:
         return self._recorded.generator(self.device, seed)
 
     @property
@@ -148,13 +142,16 @@ class Sampler(NetworkSampler):
         self._recordings = self._recordings or RecordedDraws()
         return self._recordings
 
-    def _repeated(self, n: int, *, generator: torch.Generator, steps: int | None, weigh: bool) -> Simulation:
-        """`latent`, from some time on by replaying a recording; flows are not recorded, their determinants wait."""
+    def _repeated(self, n: int, *, generator: Generator, steps: int | None, weigh: bool) -> Simulation:
+        """Runs `latent`; after a warm-up, replays its CUDA graph.
+
+        Weighted flows are not recorded, because their determinants wait for the device.
+        """
         options: dict[str, Any] = {"generator": generator, "steps": steps, "weigh": weigh}
         flows = weigh and any(process.deterministic for process in self.processes.values())
         if flows or self.device.type != "cuda":
             return self.latent(n, **options)
-        weak = weakref.ref(self)  # a recording must not keep its sampler, and its own memory, alive
+        weak = weakref.ref(self)  # a CUDA graph must not keep its sampler, and its own memory, alive
 
         def draw() -> Simulation:
             sampler = weak()
@@ -163,13 +160,13 @@ class Sampler(NetworkSampler):
             return sampler.latent(n, **options)
 
         tensors = (x for module in (self.network, self.error) for x in (*module.parameters(), *module.buffers()))
-        where = tuple(x.data_ptr() for x in tensors)  # parameters may be replaced, and a recording would not notice
+        where = tuple(x.data_ptr() for x in tensors)  # a CUDA graph would not notice that parameters are replaced
         return self._recorded(
             (n, steps, weigh, self.steps, self.solver, self.t_min, self.dtype, where), draw, generator
         )
 
     def reverse_log_ratio(
-        self, x_1: State, *, generator: torch.Generator, steps: int | None = None, exchanged: bool = False
+        self, x_1: State, *, generator: Generator, steps: int | None = None, exchanged: bool = False
     ) -> Tensor:
         return reverse_log_ratio(
             self._predict, self.path, self.processes, x_1, self._course(steps, exchanged=exchanged),
@@ -182,14 +179,16 @@ class Sampler(NetworkSampler):
         return not any(process.deterministic for process in self.processes.values())
 
     def _predict(self, x_t: State, t: torch.Tensor) -> State:
-        """Built-in networks compute tables of symbols in bfloat16 on a GPU, which is faster; weights are those of the
-        tables that were drawn from. Means, from which densities and Jacobians are made, are not rounded.
+        """Returns the network's predictions.
+
+        Built-in networks compute tables of symbols in bfloat16 on a GPU, which is faster; weights use the same tables
+        as the draws. Means, from which densities and Jacobians are computed, are not rounded.
         """
         with rounding(t.device, enabled=not self.space.real and is_built_in(self.network)):
             return predict(self.network, self.processes, x_t, t)
 
     def _course(self, steps: int | None, *, exchanged: bool = False) -> Course:
-        """How a simulation of so many steps goes; states can be exchanged on a common grid alone."""
+        """Returns the course of a simulation with `steps` steps; an exchange of states needs a common time grid."""
         reveals = any(process.reveals for process in self.processes.values())
         solver: Solver = self.solver if self.solver != "auto" else "first-hitting" if reveals else "bridge"
         if exchanged:

@@ -73,7 +73,7 @@ def test_a_wrong_shape_is_explained(jax):
 
 
 def test_doubles_where_jax_has_them(jax):
-    """In a process of its own, because the setting is global."""
+    """Runs in another process, because the setting is global."""
     code = (
         "import jax; jax.config.update('jax_enable_x64', True)\n"
         "import torch, egm\n"

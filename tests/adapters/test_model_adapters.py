@@ -112,7 +112,7 @@ def test_values_are_those_of_the_model(kind):
 def test_loc_and_scale_can_be_given(kind):
     space = make(kind, loc={"m": 3.0}, scale={"m": 0.5}).space
     assert (space.real["m"].loc, space.real["m"].scale) == (3.0, 0.5)
-    with pytest.raises(ValueError, match=r"\['z'\] are no continuous sites of .*those are"):
+    with pytest.raises(ValueError, match=r"\['z'\] are no continuous sites of .*its continuous sites are"):
         make(kind, loc={"z": 3.0})
 
 

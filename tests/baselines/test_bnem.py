@@ -1,4 +1,4 @@
-"""BNEM: the denoiser that an energy's gradient is, and a sampler that is trained as an energy alone."""
+"""BNEM: the denoiser computed from an energy's gradient, and a sampler whose only network is an energy."""
 
 import copy
 from typing import Any, cast

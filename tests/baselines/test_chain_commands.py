@@ -1,4 +1,4 @@
-"""Chains on the command line: the way through, stopping, and what is refused."""
+"""Chains on the command line: train, sample and evaluate, interrupts, and refused options."""
 
 import signal
 from pathlib import Path
@@ -62,7 +62,7 @@ def test_an_energy_of_ones_own_by_tempering(folder, monkeypatch):
 
 def test_the_papers_recipe(capsys):
     assert main(["train", "--recipe", "paper/ising5-b02", "--method", "gibbs", *SHORT]) == 0
-    assert "0.100 ± 0.020" in capsys.readouterr().out  # the paper's, beside ours
+    assert "0.100 ± 0.020" in capsys.readouterr().out  # the paper's number next to ours
     config = config_of("runs/ising-gibbs-0")
     assert (config["chains"], config["steps"]) == (4, 40)
     assert config["notes"]["paper"] == {"e_w1": [0.10, 0.02], "m_w1": [0.06, 0.02]}
@@ -71,7 +71,7 @@ def test_the_papers_recipe(capsys):
 
 @pytest.mark.parametrize(("warmup", "said"), [("0", "kept the states so far"), ("50", "before a state was kept")])
 def test_a_signal_saves_and_says_what_there_is(monkeypatch, capsys, warmup, said):
-    """Stopped after seven steps, of warm-up or not."""
+    """Stops after seven steps, during or after warm-up."""
     advance, steps = ChainRun._advance, []
 
     def stopping(run):

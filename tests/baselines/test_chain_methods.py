@@ -1,4 +1,4 @@
-"""Chains as methods: their laws, what they cost, their limits, what they keep, and what they refuse."""
+"""Chains as methods: their laws, costs, limits, kept states and refusals."""
 
 import math
 import signal
@@ -47,7 +47,7 @@ BIMODAL = egm.Space(x=egm.Real(1))
 
 @pytest.mark.parametrize("method", ["gibbs", "swendsen-wang", "tempering"])
 def test_a_lattice_has_its_exact_law(method):
-    """The states of 2000 chains after a while, counted among all 512; those of another temperature would not do."""
+    """Counts the last states of 2000 chains among all 512; the law of another temperature does not fit."""
     coupling, fields = 0.6, (0.0, 0.1)
     target = Lattice(3, coupling, fields)
     small = {"replicas": 3, "hottest": 0.5} if method == "tempering" else {}
@@ -141,7 +141,7 @@ def test_tempering_finds_the_masses_that_gibbs_does_not():
 
 
 def cost_of(method: str, target: egm.Target) -> tuple[int, int, int]:
-    """Energies and gradients of one step of one chain, by the definitions of the kernels, and those of the start."""
+    """Returns the energies and gradients of a step of one chain, as the kernels define them, and those of its start."""
     sites = sum(variable.sites for variable in target.space.categorical.values())
     energies = 2 * sites + (2 if target.space.real else 0)
     scores = 2 if target.space.real else 0
@@ -248,7 +248,7 @@ def test_defaults_are_the_papers(monkeypatch):
 
 
 def test_the_step_size_is_found_in_warm_up():
-    """At the end moves are accepted as often as is best, wherever the scale of the variable is off."""
+    """After warm-up the acceptance rate is the optimal one, also where the scale of the variable is wrong."""
     for scale in (0.05, 5.0):
         target = egm.Target(egm.Space(x=egm.Real(3, scale=scale)), lambda x: 0.5 * x.square().sum(-1))
         outcome = chains_of(target, "mala", chains=50, warmup=200, steps=100).config["outcome"]

@@ -83,7 +83,7 @@ def test_weights_of_continuous_time_are_biased_by_the_step():
 @pytest.mark.parametrize(("target", "n"), [(targets.Ising(2, 0.6), 2), (targets.Potts(2, 3, 0.9), 3)], ids=str)
 @pytest.mark.parametrize("h", [0.02, 0.5])
 def test_steps_are_probabilities_of_matching_support(target, n, h):
-    """Which makes Σ_paths p_0 Π K · w = Σ_paths Π L e^{−E} = Z: L sums to one, and K misses nothing that L reaches."""
+    """Hence Σ_paths p_0 Π K · w = Σ_paths Π L e^{−E} = Z: L sums to one, and K is positive wherever L is."""
     chain = make_chain(random_network(2, n, positions=True), target)
     forward, backward = step_matrices(chain, 0.7, 0.6, h)
     ones = torch.ones(len(forward), dtype=torch.float64)
@@ -92,7 +92,7 @@ def test_steps_are_probabilities_of_matching_support(target, n, h):
     assert ((backward.T > 0) == (forward > 0)).all()
     assert 0.05 < float((forward > 0).double().mean()) < 0.95
     network = random_network(2, n, positions=True)
-    network.centre.fill_(1.0)  # without local equivariance it is not so
+    network.centre.fill_(1.0)  # without local equivariance the supports differ
     forward, backward = step_matrices(make_chain(network, target), 0.7, 0.6, h)
     assert not ((backward.T > 0) == (forward > 0)).all()
 

@@ -79,5 +79,5 @@ def test_what_is_refused():
     two = Space(s=Categorical(2, shape=(2, 2)), r=Categorical(2, shape=(2, 2)))
     with pytest.raises(ValueError, match="single Categorical variable"):
         LocallyEquivariantConv(two, {"s": (2, 2, 2)})
-    with pytest.raises(ValueError, match="serves leaps and leaps-mcmc alone, not egm-sp"):
+    with pytest.raises(ValueError, match="is for leaps and leaps-mcmc only, not for egm-sp"):
         egm.fit(egm.targets.Ising(3, 0.3), steps=1, network="LocallyEquivariantConv", device="cpu", progress=False)

@@ -114,7 +114,7 @@ VARIANCE_EXPLODING = {"paths": {"x": "VE(sigma_min=0.05, sigma_max=1.0)"}}
     ],
 )
 def test_a_gaussian_is_learned(method, least, options):
-    """Correlated and off the centre, from the energy alone; the path's start at t = 0 keeps VE from more."""
+    """A correlated Gaussian off the centre, from its energy alone; the start at t = 0 limits the ESS of VE."""
 
     def energy(x):
         a, b = x[..., 0] - 0.3, x[..., 1] + 0.2

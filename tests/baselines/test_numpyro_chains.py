@@ -82,7 +82,7 @@ def test_law_and_calls(numpyro, algorithm):
     assert odd.target.space.check(chains.state) == (250, 8)
     values = odd.features(**chains.state)
     assert_law(values, odd.exact())
-    with pytest.raises(AssertionError):  # as sharp as to tell the symbols' probabilities from equal ones
+    with pytest.raises(AssertionError):  # sharp enough to tell the symbols' probabilities from equal ones
         assert_law(values[..., :6], torch.full((6,), 1 / 6))
     assert chains.energy_calls == odd.target.energy_calls == odd.seen
     assert 0 < chains.score_calls < chains.energy_calls
@@ -152,7 +152,7 @@ def test_bad_input_is_named(target, options, message):
 
 
 def test_energies_and_gradients_of_latent_states():
-    """Of a batch as of its members, and the gradient is that of the energy, also off the centred subspace."""
+    """A batch and its members agree, and the gradient is that of the energy, also off the centred subspace."""
     odd = Odd()
     bridge = Bridge(odd.target)
     rng = np.random.default_rng(0)

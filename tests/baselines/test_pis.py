@@ -40,7 +40,7 @@ def make(target, *, steps=8, seed=0, process: Any = Diffusion):
 
 @torch.no_grad()
 def perturb(method):
-    """The last layer begins at zero: nothing is steered, and nothing behind it has a gradient."""
+    """Perturbs all parameters: with the last layer at zero nothing is steered, and earlier layers have no gradient."""
     for p in method.network.parameters():
         p.add_(0.2 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1), dtype=p.dtype))
 
@@ -52,7 +52,7 @@ def loss(method, n=64, seed=0):
 
 
 def simulated_log_weights(method, n=64, seed=0):
-    """Of paths that the sampler takes with the random numbers of `loss`."""
+    """Returns log-weights of the paths that the sampler draws with the random numbers of `loss`."""
     drawn = simulate(
         lambda x, t: predict(method.network, method.processes, x, t), method.path, method.processes, n,
         Course(method.grid, error=method.error), weigh=True, generator=torch.Generator().manual_seed(seed),

@@ -1,4 +1,4 @@
-"""The benchmark's own judgement: every bar can be missed, and says so."""
+"""The bars of the benchmark: each can be missed, and is then named."""
 
 import copy
 from pathlib import Path

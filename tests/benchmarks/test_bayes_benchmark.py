@@ -1,4 +1,4 @@
-"""The arithmetic of benchmarks/bayes.py: exact draws sit at the floor, wrong ones far above, weights take them back."""
+"""The arithmetic of benchmarks/bayes.py: exact draws sit at the floor, wrong ones far above, weights correct them."""
 
 import json
 import math
@@ -27,7 +27,7 @@ def problems() -> dict[str, Problem]:
 
 @pytest.fixture(scope="module")
 def exact_errors(problems) -> dict[str, list[dict[str, float]]]:
-    """Errors of many sets of exact draws, not those behind the floors."""
+    """Errors of many sets of exact draws, independent of the sets behind the floors."""
     found = {}
     for name, problem in problems.items():
         sets = [problem.target.exact_sample(N, seed=50_000 + i) for i in range(REPEATS)]
@@ -160,7 +160,7 @@ def test_exact_values_are_means_of_the_features(problems, name):
     found = problem.features(problem.target.exact_sample(20_000, seed=8))
     assert found.keys() == problem.exact.keys()
     for kind, values in found.items():
-        usual = values.var(0) > 1e-3  # a normal approximation is no use for events that hardly ever happen
+        usual = values.var(0) > 1e-3  # a normal approximation does not hold for rare events
         assert usual.sum() >= 3
         assert_mean(values[:, usual], problem.exact[kind][usual], kind)
 

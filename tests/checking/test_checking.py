@@ -26,7 +26,7 @@ def test_a_planted_fault_is_found_and_explained(fault):
     assert explained, str(found)
     assert explained[0].level == fault.level
     assert re.search(fault.message, explained[0].text), explained[0].text
-    # nothing else is made of it: one fault, one explanation (notes apart)
+    # one fault, one finding (notes apart)
     assert {f.name for f in found.findings if f.level != "note"} <= {fault.finding}
     assert found.ok == (fault.level != "problem")
 
@@ -165,7 +165,7 @@ def test_the_command_ends_with_a_verdict_and_a_code(own, capsys):
     ("argv", "message"),
     [
         (["nonsense"], "'nonsense' is not a target"),
-        (["nonsense"], "your own is written module:function"),
+        (["nonsense"], "write your own as module:function"),
         (["ising"], "'size' and 'beta'; write \"Name(argument=value)\""),
         (["nowhere:target"], "there is no module 'nowhere'"),
         (["own_checked.py:good"], "leave out .py: own_checked:good"),

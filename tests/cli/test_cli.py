@@ -37,13 +37,13 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def own_module(folder, monkeypatch, request):
-    name = f"own_{request.node.name}"  # a name of its own: modules stay imported
+    name = f"own_{request.node.name}"  # a unique name, because modules stay imported
     (folder / f"{name}.py").write_text(OWN, encoding="utf-8")
     monkeypatch.setattr(sys, "path", list(sys.path))
     return name
 
 
-# ---------------------------------------------------------------------- the way through
+# ---------------------------------------------------------------------- train, sample, evaluate
 
 
 def test_train_then_sample_then_evaluate(capsys):
@@ -165,13 +165,13 @@ def test_every_option_reaches_the_run():
     assert config_of("b")["estimator"] == "end-points"
 
 
-# ---------------------------------------------------------------------- energies of one's own
+# ---------------------------------------------------------------------- user-defined energies
 
 
 def test_own_target_is_imported_to_train_and_resume_and_only_there(own_module, folder, monkeypatch, capsys):
     source = f"{own_module}:make_target"
     assert main(["train", "--target", source, *TINY, "--method", "egm-bs", "--steps", "2", "--out", "a"]) == 0
-    assert "no exact draws" in capsys.readouterr().out
+    assert "no reference draws" in capsys.readouterr().out
     assert config_of("a")["target"] == source
     assert main(["train", "--resume", "a", "--steps", "4", "--progress", "false"]) == 0
     assert config_of("a")["steps"] == 4
@@ -305,7 +305,7 @@ def test_that_test_notices_a_package(code, package):
 
 
 def test_records_have_no_infinities():
-    """JSON has no words for them; null says that something is undefined."""
+    """JSON has neither infinities nor NaN: both become null."""
     record = {"elbo": -math.inf, "n": 3, "metrics": {"e_w1": {"mean": math.nan}}, "values": [1.5, math.inf], "x": None}
     expected = {"elbo": None, "n": 3, "metrics": {"e_w1": {"mean": None}}, "values": [1.5, None], "x": None}
     assert _finite(record) == expected

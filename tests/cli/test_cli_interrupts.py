@@ -1,4 +1,4 @@
-"""Runs that are stopped from outside, in processes of their own: SIGKILL, SIGTERM, SIGINT, and what resuming makes."""
+"""Runs in other processes that are stopped by SIGKILL, SIGTERM or SIGINT, and then resumed."""
 
 import os
 import signal

@@ -19,7 +19,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def write_own(folder, monkeypatch):
-    """A module `own` in the current directory, not the one of the test before."""
+    """Writes a module `own` into the current directory and forgets that of an earlier test."""
     (folder / "own.py").write_text(OWN, encoding="utf-8")
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "own", raising=False)

@@ -57,7 +57,7 @@ def test_options_are_folded_and_unfolded(capsys):
         assert option not in short
         assert option in long
     assert "inverse temperature, at least 0 (required)" in short
-    assert "of everything random (default: 0)" in short
+    assert "seed of every random number (default: 0)" in short
     assert main(["train", "--help_all"]) == 0  # needs no target
     assert main(["sample", "--help_all"]) == 2  # nothing is folded there
 
@@ -73,7 +73,7 @@ def test_lists_say_what_everything_is(capsys):
     for name in (*map(str.lower, TARGETS), *METHODS, *egm.recipes.names()):
         assert len(described(name).split()) > 1, name
     assert any("The Ising model on a periodic square lattice" in line for line in lines)
-    assert any("Shorter settings than the paper's for its mixed table, GB-RBM" in line for line in lines)
+    assert any("Fast settings for the paper's mixed table, GB-RBM" in line for line in lines)
 
 
 def test_a_recipe_without_a_comment_has_no_description(tmp_path):
@@ -87,7 +87,7 @@ def test_a_recipe_without_a_comment_has_no_description(tmp_path):
 
 
 def test_every_command_is_copied_with_its_options():
-    """Needs no shtab: a command without a parser beside it is found here."""
+    """Needs no shtab; a command without a parser function fails here."""
     copies = _commands(whole_parser())
     assert list(copies) == list(COMMANDS)
     for name, option in (

@@ -1,4 +1,4 @@
-"""`egm watch` sees a run through its files: frames that fit, problems that are named, an end that comes."""
+"""`egm watch` reads the files of a run: its frames fit the terminal, it names problems, and it ends with the run."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def a_run(rows=20, *, status=None, **last):
-    """A run that never ran: its files alone, with a loss that falls and an ESS that rises."""
+    """Writes the files of a run that never ran, with a loss that falls and an ESS that rises."""
     run = RunDirectory(Path("a"))
     run.write_config({"target": "Ising(size=3, beta=0.4)", "method": "egm-sp", "steps": 1000, "time_limit": None})
     for i in range(rows):
@@ -92,7 +92,7 @@ def test_curves():
         ({"state": "finished", "done": 1.0}, {}, None),
         ({"state": "running"}, {"ess": 0.01, "b": 0.5}, None),  # on its way
         ({"state": "running"}, {"ess": 0.01, "b": 1.0}, "ESS 0.01 is below 0.05"),
-        ({"state": "running"}, {"sampler_loss": math.nan}, "loss is no number; lower --learning_rate"),
+        ({"state": "running"}, {"sampler_loss": math.nan}, "loss is not finite; lower --learning_rate"),
         ({"state": "failed", "why": "Diverged: bad"}, {}, "Diverged: bad"),
         ({"state": "stopped"}, {}, "continue with: egm train --resume a"),
         ({"state": "running", "host": "elsewhere", "time": 0}, {}, "continue with: egm train --resume a"),
@@ -127,7 +127,7 @@ def test_once_on_a_real_run(capsys, monkeypatch):
     assert "100%  step 6 of 6" in said
     for name in ("loss", "ESS", "b ", "E-W1", "floor", "energy calls", "learning rate"):
         assert f"\n{name}" in said
-    assert main(["watch", "a"]) == 0  # has ended, so this does
+    assert main(["watch", "a"]) == 0  # the run has ended, so `egm watch` ends
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("step 2 ")] != []
     assert "finished: Ising" in "\n".join(lines)
@@ -165,7 +165,7 @@ def test_a_run_in_another_process_is_followed_to_its_end():
 
 @pytest.mark.slow
 def test_ctrl_c_leaves_the_watcher_alone_and_the_terminal_in_order():
-    """On a terminal of its own; the run is this process, which goes on."""
+    """On another terminal; the run belongs to this process, which goes on."""
     a_run(status={"done": 0.25})
     ours, theirs = pty.openpty()
     with start("watch", "a", "--every", "0.2", stdin=theirs, stdout=theirs, stderr=theirs) as watching:

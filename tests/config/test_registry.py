@@ -1,4 +1,4 @@
-"""Parts of one's own can be named once they are registered; what cannot be registered, or is not, says why."""
+"""User-defined parts can be named once they are registered; errors explain what is not or cannot be registered."""
 
 import re
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ TINY = {"steps": 1, "network": "MLP(width=4)", "progress": False, "device": "cpu
 
 
 class Steeper(egm.paths.CondOT):
-    """A path of one's own."""
+    """A user-defined path."""
 
 
 class Milder(egm.processes.Diffusion):
-    """A process of one's own."""
+    """A user-defined process."""
 
 
 class Steps:
-    """A schedule of one's own."""
+    """A user-defined schedule."""
 
     def __call__(self, t):
         return t**3
@@ -41,7 +41,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Options:
-    """Options of one's own.
+    """User-defined options.
 
     Attributes:
         patience_of_mine: nothing.
@@ -77,15 +77,15 @@ def test_what_is_not_registered_says_so():
         egm.fit(gaussian(), "mine", **TINY)
     with pytest.raises(TypeError, match="target or path or schedule or process can be registered"):
         register(Options)
-    with pytest.raises(TypeError, match="methods have register_method"):
+    with pytest.raises(TypeError, match="for methods use register_method"):
         register(EGM)
 
 
 @pytest.mark.parametrize("name", ["CondOT", "cond_ot", "Cosine", "Flow", "Ising", "MALA"])
 def test_names_of_the_library_are_not_taken(name):
-    with pytest.raises(ValueError, match=f"'{name}' is a name of the library's own"):
+    with pytest.raises(ValueError, match=f"'{name}' is a name of the library;"):
         register(type(name, (Steeper,), {}))
-    with pytest.raises(ValueError, match=f"'{name}' is a name of the library's own"):
+    with pytest.raises(ValueError, match=f"'{name}' is a name of the library;"):
         register_method(name, Trained("mine", EGM, EGMOptions))
 
 

@@ -1,4 +1,4 @@
-"""Options that are gone: each says so, and what old files hold of them does no harm."""
+"""Removed options: each warns, and old files that hold them can still be used."""
 
 import shutil
 
@@ -44,14 +44,14 @@ def test_recipes_may_still_have_them(tmp_path):
 
 
 def test_runs_that_have_them_go_on_as_they_began(tmp_path):
-    """The weight decay of a run is that of its configuration, the method's where there is none."""
+    """A run uses the weight decay of its configuration, or that of its method where there is none."""
     assert trainer_of(own_target(), "egm").optimizer.defaults["weight_decay"] == 0.01
     assert trainer_of(own_target(), "egm-sp").optimizer.defaults["weight_decay"] == 0.0
     states = {}
     for decay in (0.01, 0.5):
         folder = shutil.copytree(DATA / "kept_runs" / "reals-flow", tmp_path / str(decay))
         config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        (folder / "checkpoint.pt").unlink()  # which would hold it too
+        (folder / "checkpoint.pt").unlink()  # the checkpoint holds the weight decay too
         (folder / "config.yaml").write_text(yaml.safe_dump(config | {"weight_decay": decay}), encoding="utf-8")
         egm.resume(folder, steps=20, progress=False)
         states[decay] = (folder / "model.safetensors").read_bytes()

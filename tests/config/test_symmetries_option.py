@@ -16,7 +16,7 @@ def fit(method="egm-sp", target=None, **options):
 
 
 def flip_error(network):
-    """How far the logits of a state and of its mirror image are from being each other's."""
+    """Returns the largest difference between the logits of a state and the flipped logits of its mirror image."""
     s = torch.randint(3, (50, 3, 3), generator=torch.Generator().manual_seed(0))  # 2 is the mask
     flipped = torch.where(s == 2, s, 1 - s)
     t = torch.full((50,), 0.4)

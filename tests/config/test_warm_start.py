@@ -21,13 +21,13 @@ STILL = {"learning_rate": 1e-30}  # steps that go nowhere
 
 @pytest.fixture
 def untrained(monkeypatch):
-    """Everything but the training."""
+    """Skips the training."""
     monkeypatch.setattr(Trainer, "train", lambda self: None)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Trained samplers, which are in folders of their names as well."""
+    """Trained samplers by name, each with its run folder."""
     folder, made = tmp_path_factory.mktemp("runs"), {}
     for name, make in SPACES.items():
         out = folder / name
@@ -134,7 +134,7 @@ def test_parts_are_those_of_the_start_unless_given(special):
 @pytest.mark.parametrize("symmetries", [False, True])
 @pytest.mark.usefixtures("untrained")
 def test_methods_follow_each_other(symmetries):
-    """With the symmetries of the start, whatever the second method's default is."""
+    """With the symmetries of the start, not those of the second method's default."""
     begun = egm.fit(Ising(3, 0.4), "egm", steps=1, symmetries=symmetries, **SMALL)
     second = egm.fit(Ising(3, 0.4), "egm-sp", steps=1, seed=1, start=begun, **PLAIN)
     third = egm.fit(Ising(3, 0.4), "egm-bs", steps=1, seed=2, start=second, **PLAIN_BS)
@@ -166,7 +166,7 @@ def test_another_size_where_the_network_does_not_depend_on_it():
     assert found.sample(2, seed=0)["s"].shape == (2, 5, 5)
 
 
-# ---------------------------------------------------------------------- networks of one's own
+# ---------------------------------------------------------------------- user-defined networks
 
 
 def own_sampler(**options):
@@ -178,7 +178,7 @@ def own_sampler(**options):
 @pytest.mark.usefixtures("untrained")
 def test_own_networks_begin_with_one_another():
     first, begun = own_sampler()
-    with pytest.raises(ValueError, match=r"start has a network of its own \(OwnNetwork\); pass it as network="):
+    with pytest.raises(ValueError, match=r"start has a user-defined network \(OwnNetwork\); pass it as network="):
         egm.fit(JointMoG(dim=2), steps=1, start=begun, **PLAIN)
     torch.manual_seed(1)
     second = OwnNetwork()

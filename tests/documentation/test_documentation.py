@@ -101,7 +101,7 @@ def test_theory_names_what_exists():
 
 
 def find(name: str):
-    """What a dotted name stands for, or None."""
+    """Returns the object that a dotted name stands for, or None."""
     parts = name.split(".")
     for i in range(len(parts), 0, -1):
         with contextlib.suppress(ModuleNotFoundError):

@@ -1,9 +1,9 @@
 """Every command that the documentation shows does what it says.
 
 Commands of a page run in order in one folder, which begins with what the page takes for granted: `my_module.py`, runs
-that it names, files that it shows. `egm` runs as written, but for what takes long: a thousandth of the steps and
-seconds, small networks, few draws, the CPU; and `egm reproduce` only says what it would do. Others are proven without
-being run (`command_rules.py`). What no rule covers fails.
+that it names, files that it shows. `egm` runs as written, but shortened: a thousandth of the steps and seconds, small
+networks, few draws, the CPU; and `egm reproduce` only says what it would do. Other commands are checked without being
+run (`command_rules.py`). A command that no rule covers fails.
 """
 
 import re
@@ -83,7 +83,7 @@ class Terminal:
         assert code == 0, f"{shlex.join(words)}, run as egm {shlex.join(argv)}: {code}, {said.out}{said.err}"
 
     def _provide(self, argv: list[str]) -> None:
-        """Put a small run where a command looks for one that the page does not make, and away where it makes one."""
+        """Provide a small run where a command reads one that the page does not make; remove it where it makes one."""
         for before, word in pairwise(argv):
             if before == "--out" and word in self._provided:
                 shutil.rmtree(word)
@@ -93,7 +93,7 @@ class Terminal:
                 self._provided.add(word)
 
     def _small_run(self, *, own: bool) -> Path:
-        """A run that has been trained for a moment, on an energy of one's own or a built-in one."""
+        """A briefly trained run, on a user-defined energy or a built-in one."""
         folder = self.home / ("own" if own else "built-in")
         target = ["--target", "my_module:make_target"] if own else ["gbrbm"]
         if not folder.exists():
@@ -128,7 +128,7 @@ def shortened_training(argv: list[str]) -> list[str]:
     for name in LIMITS:
         if value := peek(argv, name):
             argv = given(argv, name, max(1, int(value) // 1000) if name != "--time_limit" else float(value) / 1000)
-    if peek(argv, "--resume") is not None:  # everything else is the run's own
+    if peek(argv, "--resume") is not None:  # all other options are those of the run
         return [*argv, "--evaluate", "false", "--progress", "false"]
     method = peek(argv, "--method") or "egm-sp"
     small = TINY_SP if method == "egm-sp" else TINY
@@ -176,7 +176,7 @@ def test_commands_in_blocks_run(page, tmp_path, terminal):
 
 
 def shown_files() -> dict[str, str]:
-    """The recipe and the table that pages show, by the names that commands call them."""
+    """The recipe and the table that pages show, under the names that commands use."""
     shown = [block.text for page in PAGES for block in blocks(page) if block.language == "yaml"]
     kinds = {"target": "my_recipe.yaml", "rows": "my_table.yaml"}
     return {name: text for key, name in kinds.items() for text in shown if key in yaml.safe_load(text)}

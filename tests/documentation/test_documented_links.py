@@ -19,7 +19,7 @@ def links(page) -> list[str]:
 
 
 def anchors(page) -> set[str]:
-    """Names of a page's headings: lower case, hyphens for spaces, no punctuation; a number where one comes again."""
+    """Names of a page's headings: lower case, hyphens for spaces, no punctuation; a number where a name repeats."""
     found: set[str] = set()
     for heading in re.findall(r"^#{1,6} +(.+?) *$", prose(page), re.MULTILINE):
         letters = (c for c in heading.lower() if c in " -_" or unicodedata.category(c)[0] in "LNM")

@@ -14,7 +14,7 @@ WIDEST = 0.1  # standard error of log Z; quick runs stay below it, one step of t
 
 @pytest.fixture
 def quick(run_example, tmp_path, capsys):
-    """Runs an example with --quick; gives its functions, what main returns, and what is printed."""
+    """Runs an example with --quick; returns its functions, the result of main, and the printed lines."""
 
     def call(name, *labels):
         functions = run_example(name)

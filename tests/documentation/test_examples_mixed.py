@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def run(run_example, monkeypatch, capsys, tmp_path):
-    """Runs an example; gives its table: for each row the estimate, its error, the exact value and the error of that."""
+    """Runs an example; returns its table: for each row the estimate, its error, the exact value and its error."""
 
     def short(name):
         pytest.importorskip("matplotlib", reason="pictures need matplotlib: pip install 'egm[examples]'")
@@ -61,7 +61,7 @@ def faults(name, rows) -> list[str]:
 
 
 def against_quadrature(rows) -> dict[str, tuple[float, ...]]:
-    """Compositions by the sampler and by the chains that the example compares it with, beside their exact values."""
+    """Compositions by the sampler and by the chains that the example compares it with, next to their exact values."""
     compared, parts = {"log Z": rows["log Z"]}, joint_dw4_compositions()
     for share, name in zip(parts / parts.sum(), ("AAAA", "AAAB", "AABB", "ABBB", "BBBB"), strict=True):
         value, stderr, chains, chains_stderr = rows[f"p({name})"]
@@ -90,7 +90,7 @@ def test_an_untrained_sampler_is_seen(run, monkeypatch, name):
 
 @pytest.mark.example("gbrbm")
 def test_weights_of_other_draws_are_seen(run, monkeypatch):
-    """log Z and its error stay as they are, the probabilities of the modes do not."""
+    """Mixed-up weights change the probabilities of the modes, but neither log Z nor its error."""
     sample = egm.Sampler.sample
 
     def mixed_up(*given, **options):

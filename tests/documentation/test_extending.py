@@ -48,7 +48,7 @@ def block(name: str) -> str:
 
 
 def page(name: str) -> Any:
-    """A fixture: what the block of a page leaves behind, its names registered while this module is tested."""
+    """A fixture: the namespace of a page's block after it ran; its names stay registered for this module."""
 
     @pytest.fixture(scope="module", name=name)
     def run():

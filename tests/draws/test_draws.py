@@ -1,4 +1,4 @@
-"""Draws: closed forms of every weighted quantity, resampling, and what is said of good, bad and missing weights."""
+"""Draws: closed forms of every weighted quantity, resampling, and the reports on good, bad and missing weights."""
 
 import math
 
@@ -277,7 +277,7 @@ def test_summary_of_weighted_draws():
     log_z, stderr, elbo = 2 + math.log(0.25), weighted().log_z_stderr, 2 + float(np.mean(np.log(WEIGHTS)))
     first, second = 2 + math.log(0.15), 2 + math.log(0.35)
     assert lines[5:] == [
-        "n 4, ESS 0.833, Pareto k̂ not estimated, for want of large weights",
+        "n 4, ESS 0.833, Pareto k̂ not estimated (too few large weights)",
         f"log Z {log_z:.4f} ± {stderr:.4f} (halves {first:.4f}, {second:.4f}), ELBO {elbo:.4f}",
         "a mode that the sampler never visits cannot be detected from weights",
         "unreliable, because ESS 0.833 is worth 3 independent draws (at least 0.05 and 100 are wanted)",

@@ -1,4 +1,4 @@
-"""Draws in files: every format gives the numbers back, as a whole or not at all; ArviZ reads NetCDF."""
+"""Draws in files: every format returns the same numbers, writes are atomic, and ArviZ reads NetCDF."""
 
 import csv
 import json
@@ -53,7 +53,7 @@ def arviz():
 
 
 def read_back(file) -> dict[str, np.ndarray]:
-    """Variables, "log_weight" and "energy" as a file has them, [n, ...]."""
+    """Returns the variables, "log_weight" and "energy" of a file, [n, ...]."""
     if file.endswith(".npz"):
         names = {".log_weights": "log_weight", ".energies": "energy"}
         with np.load(file, allow_pickle=False) as written:
@@ -196,7 +196,7 @@ def test_energies_must_be_one_for_each_draw():
 
 
 def test_energies_are_those_of_the_states():
-    """In the coordinates that the energy sees: the Jacobians of scales and constraints are none of it."""
+    """In the coordinates that the energy sees, without the Jacobians of scales and constraints."""
     space = Space(x=Real(2, loc=1.0, scale=3.0), p=Real((), constraint="positive"), h=Categorical(2, shape=2))
     target = egm.Target(space, lambda x, p, h: 0.1 * x.square().sum(-1) + p + h.sum(-1))
     small = {"network": "MLP(width=8)", "batch_size": 8, "refresh": 16, "sample_steps": 4, "device": "cpu"}

@@ -36,7 +36,7 @@ def test_the_eubo_is_found_once_and_when_asked():
     assert of(np.log(WEIGHTS)).eubo is None
     assert of(np.log(WEIGHTS)).eubo_stderr is None
     for bad in ((math.nan, 0.1), (1.0, math.nan), (1.0, -1.0)):
-        with pytest.raises(ValueError, match="eubo must give a number and its standard error, got"):
+        with pytest.raises(ValueError, match="eubo must return a number and its standard error, got"):
             _ = of(np.log(WEIGHTS), eubo=lambda bad=bad: bad).eubo
 
 
@@ -129,7 +129,7 @@ def test_uneven_weights_are_a_problem():
     assert uneven[0].startswith("ESS 0.0")
     (heavy,) = of(np.log(3 + rng.pareto(1 / 0.9, size=100_000)).astype(np.float64)).problems()[-1:]
     assert heavy.startswith("Pareto k̂ 0.")
-    assert heavy.endswith("exceeds 0.70: a few large weights decide")
+    assert heavy.endswith("exceeds 0.70: a few large weights dominate")
 
 
 def test_halves_that_disagree_are_a_problem():
@@ -140,7 +140,7 @@ def test_halves_that_disagree_are_a_problem():
     first, second = of(log_w).halves
     assert problem.startswith(f"halves give log Z {first:.4f} and {second:.4f}, ")
     assert second - first == pytest.approx(0.1, abs=0.05)
-    # Two groups a half make a poor standard error: 14 of them are nothing out of the ordinary (Student's law).
+    # Two groups a half make a poor standard error: 14 standard errors are not unusual (Student's law).
     assert of(np.repeat([0.0, 0.01, 0.1, 0.11], 250), groups=4).problems() == []
     one = of([0.5])
     assert math.isnan(one.halves[0])

@@ -133,7 +133,7 @@ def test_on_a_mixed_space_both_variables_have_their_terms(schedule, make):
     assert not model.forward_looking
     for t in TIMES:
         torch.testing.assert_close(model(x_t, t), oracle.energy(x_t, t))
-    # it is the energy of the reference law itself that needs no network
+    # for the reference law itself a constant network gives the exact energy
     flat = LabelledGaussians(make, masses=(0.5, 0.5), means=(0.0, 0.0), s2=1.0)
     constant = model_of(flat, lambda x, t: torch.full((9,), -flat.log_z + math.log(2), dtype=torch.float64))
     for t in TIMES:
@@ -181,7 +181,7 @@ def test_forward_looking_is_refused_where_it_is_impossible():
         EnergyModel(network, uniform, ising, forward_looking=True)
     own = Target(ising.space, lambda s: s.sum((-2, -1)).float(), name="mine")
     assert not EnergyModel(network, ProductPath(own.space), own).forward_looking
-    with pytest.raises(ValueError, match="mine on these paths has none: leave forward_looking out"):
+    with pytest.raises(ValueError, match="mine on these paths lacks one of the two; leave forward_looking out"):
         EnergyModel(network, ProductPath(own.space), own, forward_looking=True)
     assert EnergyModel(network, ProductPath(ising.space), ising).forward_looking
     assert not EnergyModel(network, ProductPath(ising.space), ising, forward_looking=False).forward_looking

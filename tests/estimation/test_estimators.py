@@ -109,7 +109,7 @@ def test_scores_give_the_same_denoiser(oracle, proposal):
 @pytest.mark.parametrize("proposal", ["flat", "reference"])
 @pytest.mark.parametrize("oracle", WITH_SCORES.values(), ids=WITH_SCORES)
 def test_centred_estimates_have_the_same_limit_and_less_variance_over_short_steps(oracle, proposal):
-    """By the order of 1 − ESS for a real variable; symbols and energies are those of plain estimates."""
+    """A real variable's variance falls by a factor of the order of 1 − ESS; symbols and energies do not change."""
     for r in (0.52, 0.9, 1.0):
         both = (repeat(oracle, r, 512, 400, proposal=proposal, centred=centred) for centred in (False, True))
         (plain, exact), (got, _) = both

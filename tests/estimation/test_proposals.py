@@ -1,4 +1,4 @@
-"""Proposals by the sampler's own steps: right whatever it predicts, even weights where it predicts well."""
+"""Proposals by the sampler's own steps: correct for any prediction, with even weights for good ones."""
 
 import math
 
@@ -205,9 +205,9 @@ def method_with(oracle, model, *, network=Rough, **options):
 @pytest.mark.parametrize("network", [Rough, Ignorant])
 @pytest.mark.parametrize("name", ["ising-masked", "ising-uniform", "gaussian-condot", "mixed-masked"])
 def test_with_exact_energies_the_targets_are_the_exact_denoiser(name, network):
-    """Of early states whatever the sampler predicts, and of late ones, whose end points are at 1, if it is rough.
+    """For early states with any prediction; for late ones, whose end points are at 1, with a rough prediction.
 
-    Near t = 1 a real variable's step is as narrow as its error: end points of one that is wrong by many of them miss.
+    Near t = 1 a real variable's step is as narrow as its error, so a prediction that is many errors off misses.
     """
     oracle, n = ORACLES[name], 400
     options = {"proposals": 1024, "epsilon": 0.25, "t_min": 0.1, "memory": 2**25}

@@ -100,7 +100,7 @@ def test_unequal_symbol_counts_by_enumeration():
         s = x["s"]
         masked = (s == 4).sum(-1)
         free = -weights[s[..., 0], s[..., 1], s[..., 2]].log() - masked * torch.log1p(-t) - (3 - masked) * torch.log(t)
-        assert bool(((s < torch.tensor([2, 3, 4])) | (s == 4)).all())  # nobody is asked about states that do not exist
+        assert bool(((s < torch.tensor([2, 3, 4])) | (s == 4)).all())  # only existing states are evaluated
         return free
 
     generator = torch.Generator().manual_seed(0)

@@ -83,7 +83,7 @@ def test_exact_draws_score_at_the_floor_and_untrained_ones_do_not(target):
 
 
 def test_an_untrained_network_draws_the_reference_law():
-    """So the fake above is what it says, up to the steps of the simulation."""
+    """So `reference_law` above draws as an untrained network does, up to the steps of the simulation."""
     target = targets.Ising(3, 0.4)
     untrained = make_trainer(target, steps=1).sampler
     record = egm.evaluate(untrained, n=500, repeats=3, floor_pairs=5, metrics=["e_w1"])
@@ -131,7 +131,7 @@ def test_mean_and_spread_are_over_the_repeats():
 
 
 def test_observables_are_means_with_weights():
-    """Of draws of a wider law, with their weights and without; the least number of modes over the repeats."""
+    """Draws of a wider law, with their weights and without; `modes` is the least number over the repeats."""
     target = targets.GMM40()
     wide = 30.0
 
@@ -215,7 +215,7 @@ def test_a_target_with_mcmc_draws_of_its_own_needs_no_pool(monkeypatch):
 
 
 def test_draws_that_turn_out_to_have_no_weights():
-    """As of a flow whose map folds: they are scored as they are."""
+    """As with a flow whose map folds: the draws are scored without weights."""
 
     class Folding(FakeSampler):
         def why_unweighted(self):
@@ -332,7 +332,7 @@ def test_resampled_scores_can_be_left_out():
 @pytest.mark.parametrize("repeats", [1, 5])
 @pytest.mark.parametrize("seed", [0, 3])
 def test_draws_references_and_resampling_have_seeds_of_their_own(monkeypatch, repeats, seed):
-    """Resampling by the numbers that made the draws would choose among them by themselves."""
+    """Resampling with the random numbers that made the draws would depend on the draws."""
     target = targets.GBRBM()
     plain, resample, references, resampled = target.exact_sample, Draws.resample, [], []
 

@@ -40,7 +40,7 @@ def test_times_are_stratified_and_those_bootstrapped_end_before_one(n, epsilon, 
         assert bool((t <= edges[1:] + 1e-6).all())
         assert 0 <= far < n
         assert bool((t[:far] + epsilon <= 1 + 1e-6).all())
-        # nobody who could be bootstrapped is left out but for the interval that 1 − ε falls into
+        # every time that can be bootstrapped is, except in the interval that 1 − ε falls into
         assert bool((t[far + 1 :] + epsilon >= 1 - 1e-6).all())
 
 
@@ -201,7 +201,7 @@ def test_bootstrapping_a_continuous_jump_is_refused():
     oracle = LabelledGaussians()
     processes = {**oracle.processes, "x": Jump(oracle.path["x"])}  # type: ignore[arg-type]
     arguments = (EnergyGuard(oracle.target), oracle.path, processes, Outputs(processes, 3))
-    with pytest.raises(ValueError, match=r"egm-bs cannot train the continuous jump of 'x': .* use method='egm'"):
+    with pytest.raises(ValueError, match=r"egm-bs cannot train the Jump of 'x': .* use method='egm'"):
         EGM(*arguments, energy_model=Exact(oracle), options=EGMBSOptions())  # type: ignore[arg-type]
     EGM(*arguments, energy_model=None, options=EGMOptions())
 
@@ -300,7 +300,7 @@ def constant_method(**options):
 
 
 def learned(method, model, start):
-    """What E^φ adds to its known part when it is asked for weights."""
+    """Returns what E^φ adds to its known part where it is used for weights."""
     t = torch.tensor(0.5)
     return float((method.learned(start, t) - model.known(start, t)).detach())
 

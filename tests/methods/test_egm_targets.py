@@ -21,7 +21,7 @@ from support.stats import assert_mean
 
 @pytest.fixture
 def reached(monkeypatch):
-    """What `Process.loss` is called with, by process."""
+    """Records the arguments of `Process.loss`, by process."""
     calls = {}
 
     def watch(kind):
@@ -147,7 +147,7 @@ def test_single_site_energies_come_from_any_variable_that_has_masked_sites():
 
 
 class Wild(nn.Module):
-    """An energy network that says something, but not the truth."""
+    """An energy network with wrong values."""
 
     def __init__(self, axes):
         super().__init__()
@@ -235,11 +235,11 @@ def test_options_reach_the_losses(reached):
     plain = float(total()["loss"].detach())
     calls = {name: reached[id(process)] for name, process in oracle.processes.items()}
     for call in calls.values():
-        assert call["how"] == Loss(real="generator", symbols="squared", clip=0.3)
+        assert call["by"] == Loss(real="generator", symbols="squared", clip=0.3)
     losses = {
         name: process.loss(
             calls[name]["x_t"], calls[name]["t"], calls[name]["estimate"], torch.zeros(n, *process.output_shape),
-            how=Loss(real="generator", symbols="squared", clip=0.3),
+            by=Loss(real="generator", symbols="squared", clip=0.3),
         )
         for name, process in oracle.processes.items()
     }  # fmt: skip

@@ -77,7 +77,7 @@ def make_method(energy, network=None, **options):
 
 
 def reference_draws(n, seed, spread=1.0):
-    """Of N(0, spread²), with their log-ratio −log of that density."""
+    """Draws of N(0, spread²), with their log-ratio, minus the log of that density."""
     x = spread * torch.randn(n, 2, generator=seeded(seed), dtype=DOUBLE)
     return x, (x / spread).square().sum(-1) / 2 + math.log(2 * math.pi * spread**2)
 
@@ -195,7 +195,7 @@ def shares(method):
 
 
 def test_weights_of_few_draws_are_flattened():
-    """To half of `ess_target`, in their order, and those of weight zero stay there."""
+    """To an ESS of half of `ess_target`; their order is kept, and zeros stay zero."""
     weights = [0.0, *(10.0 ** (k / 4) for k in range(40))]
     method, _ = held(weights)
     plain, found = torch.tensor(weights, dtype=DOUBLE) / sum(weights), shares(method)
@@ -236,7 +236,7 @@ def test_end_points_have_their_weights():
         positions.append(float((index[: n // 2] >= 5).float().mean() - (index[n // 2 :] >= 5).float().mean()))
     assert_counts(total, share)
     assert_mean(positions, 0.0, "order")  # times are stratified too, and must not go with the states
-    assert set(method.end_points(buffer, 4, seeded())) == {"x"}  # and not what the buffer keeps beside them
+    assert set(method.end_points(buffer, 4, seeded())) == {"x"}  # and not what the buffer keeps in addition
 
 
 @pytest.mark.parametrize("u", [0.0, 1 - 2.0**-24])
@@ -505,7 +505,7 @@ def test_a_jump_is_refused_with_the_reason():
 
 @pytest.mark.parametrize("space", SPACES)
 def test_energies_are_asked_for_once_a_draw(space, tmp_path):
-    """`refresh` a round and those of the check at the start; training steps ask for none, and no gradient."""
+    """`refresh` a round, and those of the check at the start; training steps need neither energies nor gradients."""
     checked, target = SPACES[space](), SPACES[space]()
     checked.check(torch.device("cpu"), seed=0, dtype=torch.float32)
     egm.fit(target, "egm-sp", steps=13, out=tmp_path, **TINY)  # rounds at 0, 6 and 12

@@ -1,4 +1,4 @@
-"""Floors: what exact draws give, against independently measured values, and the rule 'at the floor'."""
+"""Floors: scores of exact draws against independently measured values, and the rule 'at the floor'."""
 
 import numpy as np
 import pytest

@@ -123,7 +123,7 @@ def test_bad_samples_are_named():
         w1(torch.zeros(2, 2), torch.zeros(2))
     with pytest.raises(ValueError, match=r"\[n, d\]"):
         w2(torch.zeros(2, 2), torch.zeros(2, 3))
-    with pytest.raises(ValueError, match="one a draw"):
+    with pytest.raises(ValueError, match="one per draw"):
         w1(torch.zeros(3), torch.zeros(3), a_log_weights=torch.zeros(2))
 
 

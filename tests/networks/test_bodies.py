@@ -191,7 +191,7 @@ def test_masked_symbols_are_told_apart_by_position():
 
 
 def test_variables_of_one_shape_share_their_sites():
-    """Without what sites are told of all others, an output depends on every variable at its own site and no other."""
+    """Without the input from other sites, an output depends on every variable at its own site and no other."""
     network = build("sites-shared")
     with torch.no_grad():
         for name, parameter in network.named_parameters():
@@ -208,7 +208,7 @@ def test_variables_of_one_shape_share_their_sites():
 
 
 def test_scalars_of_sites_are_sums():
-    """Without what is read off all sites together, a scalar of two sites is that of each alone, twice."""
+    """Without the layers that see all sites, a scalar is a sum of one term for each site."""
     space = Space(x=Real(2))
     torch.manual_seed(0)
     network = randomise(SiteMLP(space, {"energy": ()}, width=8, depth=1, site_width=8).double())

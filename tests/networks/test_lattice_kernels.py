@@ -1,4 +1,4 @@
-"""The kernels of lattices against the blocks that they replace: on the CPU in Triton's interpreter, in float32."""
+"""The Triton kernels of lattices against the blocks they replace: on the CPU in Triton's interpreter, in float32."""
 
 from types import SimpleNamespace
 
@@ -30,7 +30,7 @@ def precise():
 
 @pytest.fixture
 def served(monkeypatch):
-    """Networks ask for the kernels on the CPU as well, whose interpreter knows no bfloat16."""
+    """Networks use the Triton kernels on the CPU as well, whose interpreter has no bfloat16."""
     monkeypatch.setattr(LatticeConv, "_has_kernels", lambda self, h: True)
     monkeypatch.setattr(lattice, "_WORKS", {})
     used, plain_blocks = [], kernels.normalised_blocks

@@ -1,4 +1,4 @@
-"""What the kernels around matrix products compute, and that networks rounded to bfloat16 use them."""
+"""The Triton kernels around matrix products agree with torch, and networks rounded to bfloat16 use them."""
 
 import pytest
 import torch
@@ -82,7 +82,7 @@ def test_values_that_are_not_side_by_side_in_memory():
 
 
 def test_other_dtypes_and_shapes(monkeypatch):
-    """float32 is left to torch; one state alone has an energy of shape []; nothing is nothing."""
+    """float32 is left to torch; one state alone has an energy of shape []; an empty batch stays empty."""
     monkeypatch.setattr(kernels, "one_hot", None)
     monkeypatch.setattr(kernels, "add_silu", None)
     w, b = random(1, 8, dtype=torch.float32), random(1, dtype=torch.float32)

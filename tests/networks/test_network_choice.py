@@ -62,7 +62,7 @@ def test_sites_that_differ_have_no_convolution(target, network):
 
 
 class Answer(nn.Module):
-    """A user's module that returns whatever it was given."""
+    """A user's module that returns a given result."""
 
     def __init__(self, result: object) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""That the kernel computes a perceptron's scalar, and that networks rounded to bfloat16 use it."""
+"""The Triton kernel computes a perceptron's scalar, and networks rounded to bfloat16 use it."""
 
 import pytest
 import torch
@@ -190,7 +190,7 @@ def test_plain_torch_takes_its_place(monkeypatch, used):
 @pytest.mark.parametrize("width", [16, 64, 256])
 @pytest.mark.parametrize("depth", [2, 3])
 def test_rounded_networks_with_and_without(monkeypatch, used, width, depth):
-    """Both differ from float32 by rounding alone, and the kernel by no more; also in a recorded step."""
+    """Both differ from float32 by rounding alone, and the kernel by no more; also in a CUDA graph."""
     body, state, t = network(width=width, depth=depth), draw(SPACE, 200, 30), torch.rand(30, device="cuda")
     with torch.no_grad():
         exact = body(state, t)["energy"]

@@ -1,4 +1,4 @@
-"""Counts of symbols: the kernels against torch, and what happens where they do not work."""
+"""Counts of symbols: the Triton kernels against torch, and the fallback where they do not work."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_counts(shape, dtype, symbols):
 
 
 def test_sums_are_split_where_there_are_few_states(monkeypatch):
-    """And come out the same."""
+    """The sums agree."""
     x, w = torch.randint(5, (100, 2, 7), device=DEVICE), torch.rand(100, 2, device=DEVICE)
     tables = []
     for programs in (1, 2048):

@@ -1,4 +1,4 @@
-"""Proposals of symbols by the kernel: their law, which sites they leave alone, and the random numbers behind them."""
+"""Proposals of symbols by the Triton kernel: their law, which sites they leave alone, and their random numbers."""
 
 import pytest
 import torch
@@ -102,7 +102,7 @@ def test_states_that_are_not_side_by_side_in_memory():
 @pytest.mark.parametrize("make", [Masked, Uniform])
 @pytest.mark.parametrize("t", [0.3, torch.tensor([0.1, 0.6, 0.3])])
 def test_paths_propose_by_it(monkeypatch, make, t, law):
-    """And mean the same probabilities as without."""
+    """With the same probabilities as without the kernel."""
     path, used, plain = make(Categorical(2, shape=(2, 2))), [], kernels.renewed
     x = path.prior_sample((1, 3), 0.4, generator=generator(1), device=DEVICE).to(torch.uint8).expand(250, 3, 2, 2)
     monkeypatch.setattr(kernels, "renewed", lambda *given: (used.append(1), plain(*given))[1])

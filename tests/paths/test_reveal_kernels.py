@@ -1,4 +1,4 @@
-"""Steps of masked symbols by the kernel: their law, which sites they leave alone, and their random numbers."""
+"""Steps of masked symbols by the Triton kernel: their law, which sites they leave alone, and their random numbers."""
 
 import pytest
 import torch

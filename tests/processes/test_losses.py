@@ -28,7 +28,7 @@ def noise(*shape, seed=0):
 
 
 def tables(*shape, seed=0, total=None):
-    """Positive tables [*shape]; they sum to one, or to whatever `total` gives."""
+    """Positive tables [*shape]; they sum to one, or to `total`."""
     table = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.05
     return table / table.sum(-1, keepdim=True) * (1.0 if total is None else total)
 

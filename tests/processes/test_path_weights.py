@@ -32,7 +32,7 @@ class OffByAFactor(DiscreteJump):
 
 
 class OtherDenoiser(DiscreteJump):
-    """Evaluates the density, normalised as it is, of another denoiser than the one that was simulated."""
+    """Evaluates the density, which is normalised, of another denoiser than the simulated one."""
 
     def log_step(self, x_r, x_t, prediction, t, r):
         return super().log_step(x_r, x_t, 0.9 * prediction + 0.1 * prediction.mean(0), t, r)

@@ -1,4 +1,4 @@
-"""The runs that every test of reports looks at, trained once."""
+"""The runs that all tests of reports use, trained once."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Figures depend on nothing but what is drawn, and drawing them changes nothing of the user's."""
+"""Figures depend only on what is drawn, and drawing them changes no setting of the user."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ def test_settings_of_the_user_stay_and_have_no_influence(make, monkeypatch):
         assert make() == plain
         assert dict(mpl.rcParams) == before
         monkeypatch.setattr(plotting, "plain_style", lambda more=None: nullcontext())
-        assert make() != plain  # as it would be with them
+        assert make() != plain  # the user's settings would change the figure
 
 
 def test_settings_come_back_after_an_error():
@@ -40,7 +40,7 @@ def test_settings_come_back_after_an_error():
 
 
 def test_the_way_to_show_figures_is_not_chosen():
-    """In a process of its own: this one may have pyplot already."""
+    """Runs in another process, because this one may have imported pyplot."""
     code = (
         "import sys\nfrom egm.report import plotting\n"
         "plotting.draw(lambda axis: axis.plot([1, 2]), alt='a line')\n"

@@ -1,4 +1,4 @@
-"""Reports: everything is there for every kind of run, nothing leads out of the file, nothing of a run is markup."""
+"""Reports: complete for every kind of run, without links out of the file, and no text of a run is markup."""
 
 import json
 import math
@@ -24,7 +24,7 @@ def read(file):
 
 
 def check_page(page):
-    """What holds for every report."""
+    """Asserts what holds for every report."""
     ids = page.values("id")
     assert len(ids) == len(set(ids))
     leads = page.values("src", "href", "xlink:href", "action", "data", "poster", "srcset")
@@ -62,7 +62,7 @@ def test_metrics_come_from_the_evaluation(runs, tmp_path):
     assert main(["evaluate", str(run), "--n", "40", "--repeats", "2", "--floor_pairs", "2"]) == 0
     page = read(write_report([run], n=N))
     check_page(page)
-    assert "published" not in page.text  # it is of no recipe
+    assert "published" not in page.text  # the run has no recipe
     record = json.loads((run / "results.json").read_text(encoding="utf-8"))
     score = record["metrics"]["e_w1"]
     shown = [float(value) for value in page.values("data-sort")]
@@ -84,7 +84,7 @@ def test_published_numbers_are_named_after_their_method(runs, tmp_path):
     score = {"mean": 1.0, "std": 0.1, "floor": 0.5, "floor_pairs": 2}
     (run / "results.json").write_text(json.dumps({"metrics": {"e_w1": score}}), encoding="utf-8")
     page = read(write_report([run], n=N))
-    assert "published (egm-bs)" in page.texts  # EGM-SP, which the run is by, is not published
+    assert "published (egm-bs)" in page.texts  # the method of the run, EGM-SP, has no published numbers
     assert "0.20 ± 0.15" in page.texts
 
 

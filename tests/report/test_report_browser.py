@@ -42,7 +42,7 @@ def files(runs, tmp_path_factory, browser):
 
 @pytest.fixture
 def visit(browser):
-    """Opens a file; whatever goes wrong in the page, or leaves it, is an error at the end."""
+    """Opens a file; errors in the page, and requests that leave it, fail the test at its end."""
     wrong, contexts = [], []
 
     def opened(file: Path, **options):
@@ -81,7 +81,7 @@ def test_it_renders(files, visit, name):
 
 
 def test_the_policy_lets_no_other_script_run(files, browser, tmp_path):
-    """Should something slip through the escaping one day."""
+    """A second defence, in case the escaping misses something."""
     text = files["one"].read_text(encoding="utf-8")
     hostile = tmp_path / "hostile.html"
     inserted = "<script>document.title = 'taken'</script><img src='https://example.invalid/x.png'>"

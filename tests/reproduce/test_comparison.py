@@ -1,4 +1,4 @@
-"""What lines of tables come to and how they are judged, from made-up records."""
+"""The numbers of a table's lines and how they are judged, from made-up records."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Figures: what is kept of draws, and what is drawn of it."""
+"""Figures: the data kept of draws, and the drawings of that data."""
 
 import json
 import math

@@ -112,7 +112,7 @@ def test_sentences_name_what_marks_do_not_say(tmp_path):
     assert sentences == [
         "A baseline is better than: *egm* and *egm (paper's settings)* on Four.",
         "Evaluated fewer than 20 times, so without ✓: *egm* (5) on Four.",
-        "The recipe has changed since (the list of runs says in what): *egm (paper's settings)* on Four.",
+        "The recipe has changed since (the list of runs has the old settings): *egm (paper's settings)* on Four.",
         "A general note.",
         "About `fast/ising5-b04` by *gibbs*: done twice.",
         "Not run yet: `fast/ising5-b04` (egm-sp).",

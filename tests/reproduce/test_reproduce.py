@@ -124,7 +124,7 @@ def test_another_run_in_the_folder_is_not_continued(folder, capsys):
     assert main(cheap) == 2
     assert "holds another run" in capsys.readouterr().err
     assert main([word for word in cheap if "results" not in word]) == 2
-    assert "take the place of those of the tables in results/; give a folder of their own" in capsys.readouterr().err
+    assert "such runs would replace the runs of the tables in results/; give another folder" in capsys.readouterr().err
 
 
 @pytest.mark.slow

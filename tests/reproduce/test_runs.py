@@ -1,4 +1,4 @@
-"""Runs: the command of each, what is continued and what begins again, budgets, and energy calls of other methods."""
+"""Runs: their commands, which runs are continued and which begin again, budgets, and energy calls of other methods."""
 
 import itertools
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Tables as data: what is defined exists or says why not, and what was published is what was published."""
+"""Tables as data: every row can be run or gives a reason why not, and published numbers are those of the papers."""
 
 import pytest
 

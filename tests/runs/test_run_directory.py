@@ -1,4 +1,4 @@
-"""A run on disk: what its files hold, and that a reader finds each of them whole, whatever happens."""
+"""A run on disk: the contents of its files, and that a reader always finds each of them complete."""
 
 import json
 import os
@@ -23,7 +23,7 @@ FILES = ["checkpoint.pt", "config.yaml", "environment.json", "metrics.csv", "mod
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A run that is only looked at."""
+    """A run that tests only read."""
     folder = tmp_path_factory.mktemp("run")
     notes = {"recipe": None, "numbers": [1, 2.5], "words": "β = 0.4"}
     begin(SPACES["mixed"](), "egm-bs", steps=3, seed=4, out=folder, notes=notes, **SMALL_BS)
@@ -52,7 +52,7 @@ def test_the_configuration_is_safe_yaml_and_complete(finished):
     assert config["network"] == config["energy_network"] == "MLP(width=8, depth=3)"
     assert config["notes"] == {"recipe": None, "numbers": [1, 2.5], "words": "β = 0.4"}
     assert config["batch_size"] == SMALL["batch_size"]
-    assert config["learning_rate"] == 1e-3  # a default, written all the same
+    assert config["learning_rate"] == 1e-3  # a default is written too
 
 
 def test_the_environment_of_each_start(finished, tmp_path):
@@ -81,7 +81,7 @@ def test_the_commit_is_asked_of_git_or_stated(monkeypatch, tmp_path):
     author = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org"]
     for words in (["init", "--quiet"], [*author, "commit", "--quiet", "--allow-empty", "--message", "one"]):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
-    assert re.fullmatch("[0-9a-f]{40}", commit() or "")  # what is checked out counts, not what somebody says
+    assert re.fullmatch("[0-9a-f]{40}", commit() or "")  # the checkout counts, not EGM_COMMIT
     monkeypatch.setenv("PATH", "")  # no git at all
     assert commit() == "0123abc"
 
@@ -178,7 +178,7 @@ def test_a_new_column_is_added_to_the_lines_before(tmp_path):
      (3, [(1, ""), (3, "")]), (2, [(1, "")]), (-1, [])],
 )  # fmt: skip
 def test_lines_after_a_checkpoint_are_forgotten(tmp_path, step, kept):
-    """And the evaluation at its step, which is made again."""
+    """Also the evaluation at the checkpoint's step, which is repeated."""
     run = RunDirectory(tmp_path)
     for row in ({"step": 1, "loss": 1.0}, {"step": 3, "loss": 1.0}, {"step": 3, "e_w1": 2.0}, {"step": 4, "loss": 1.0}):
         run.append_metrics(row)
@@ -249,7 +249,7 @@ def test_a_crash_while_writing_leaves_the_old_files_whole(tmp_path, monkeypatch,
 
 
 def test_a_file_is_never_half_there(tmp_path, monkeypatch):
-    """At the moment of the move the new content is complete, beside its place, on disk."""
+    """When the file is moved, the new content is complete and on disk, in the same folder."""
     synced, plain_sync, plain_move = [], os.fsync, os.replace
 
     def sync(descriptor):
@@ -274,7 +274,7 @@ def test_a_file_is_never_half_there(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("logged", ["sampler_loss", "elbo"])
 def test_the_cost_is_that_of_the_last_line_about_training(tmp_path, logged):
-    """Whatever a method logs; seconds of an evaluation are not those of training."""
+    """For any logged column; the seconds of an evaluation do not count as training."""
     run = RunDirectory(tmp_path)
     spent = {"score_calls": 0, "learning_rate": 1e-3}
     run.append_metrics({"step": 5, "seconds": 1.0, "energy_calls": 10, **spent, logged: 0.5})

@@ -37,7 +37,7 @@ def test_the_cpu_never_records(monkeypatch):
 
 
 def test_what_is_new_runs_before_it_is_recorded(monkeypatch):
-    """A kernel that is met for the first time could not be loaded in a recording."""
+    """A kernel cannot be loaded for the first time while a CUDA graph is recorded."""
     events = []
 
     class Recording:
@@ -71,7 +71,7 @@ def test_times_that_open_are_part_of_the_key():
 
 
 def train(target, method="egm-bs", *, plain: bool, then=lambda row: None, **options):
-    """The log and the trainer of a run whose steps are recorded, or plain."""
+    """Returns the log and the trainer of a run, by CUDA graphs or by plain steps."""
     progress = Recorder(then)
     if method == "egm-bs":
         options = {"opening": 0.0, **options}
@@ -93,7 +93,7 @@ def assert_same_logs(a, b):
 
 @pytest.fixture
 def recordings(monkeypatch):
-    """The keys for which steps were recorded."""
+    """The keys for which CUDA graphs were recorded."""
     keys, plain = [], CapturedStep._record
 
     def record(self, key):
@@ -109,7 +109,7 @@ def recordings(monkeypatch):
 @pytest.mark.parametrize("method", ["egm", "egm-bs", "egm-sp"])
 @pytest.mark.parametrize("space", SPACES)
 def test_recorded_steps_are_plain_steps(recordings, space, method):
-    """Also across new recordings, as the buffer fills and averaging begins; random numbers and all."""
+    """Also across new CUDA graphs, as the buffer fills and averaging begins; with the same random numbers."""
     expected, plain = train(SPACES[space](), method, plain=True)
     assert recordings == []
     found, trainer = train(SPACES[space](), method, plain=False)
@@ -162,7 +162,7 @@ def test_losses_of_replayed_steps_move(recordings):
 
 @needs_cuda
 def test_a_dead_recording_does_not_spoil_the_next(recordings):
-    """Garbage collection in the middle of a recording would free it, which breaks the new one off."""
+    """Garbage collection would free the dead CUDA graph while the next is recorded, which aborts the recording."""
     generator, target = torch.Generator("cuda:0"), own_target()
 
     def step():

@@ -157,7 +157,7 @@ def test_clocks_of_solvers():
     assert len(made("s", "first-hitting", None, calls=30)) == 3  # one site at least in each
     assert len(made("su", "first-hitting", grid, calls=2)) == 3 + 4  # groups are for masked variables alone
     for names, solver, none, message in [
-        ("u", "first-hitting", grid, r"none of \['u'\] is; use solver='bridge'"),
+        ("u", "first-hitting", grid, r"none of \['u'\] is masked; use solver='bridge'"),
         ("su", "first-hitting", None, r"\['u'\] need a grid"),
         ("s", "bridge", None, r"\['s'\] need a grid"),
     ]:

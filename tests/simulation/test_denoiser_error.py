@@ -1,4 +1,4 @@
-"""The denoiser's error: that of the reference law at first, then what is measured, on every path and at every time."""
+"""The denoiser's error: at first that of the reference law, then the measured one, on every path and at every time."""
 
 import math
 
@@ -99,7 +99,7 @@ def test_it_becomes_the_posterior_variance_of_every_coordinate(kind):
     [(Real((3, 2), centered=True), (1, 1)), (Real(()), ()), (Real(3, constraint="simplex"), (2,))],
 )
 def test_variables_of_other_kinds(variable, shape):
-    """Centred ones have one number a degree of freedom; where a prediction leaves their subspace is not looked at."""
+    """Centred variables have one number for all degrees of freedom; predictions off their subspace are projected."""
     path = path_on(variable)
     error, s2 = DenoiserError(path), torch.tensor(0.16, dtype=DOUBLE)
     measure(path, error, "condot", mean=torch.tensor(0.0), s2=s2, updates=150, noise=3.0 if variable.centered else 0.0)

@@ -124,7 +124,7 @@ def test_first_hitting_from_a_later_start():
 
 
 def test_first_hitting_reveals_several_variables_with_their_own_schedules():
-    """Two masked variables of different shape and a uniform one, which follows the grid; independent given nothing."""
+    """Two masked variables of different shape and a uniform one, which follows the grid; all are independent."""
     space = Space(a=Categorical(3), b=Categorical([2, 3]), c=Categorical(2, shape=(2, 1)))
     a, b, c = space.categorical.values()
     path = ProductPath(space, {"a": Masked(a), "b": Masked(b, schedule=Cosine()), "c": Uniform(c)})

@@ -1,4 +1,4 @@
-"""The volume that a flow's numerical step makes, against maps whose Jacobians are known.
+"""Jacobian determinants of a flow's numerical steps, against maps whose Jacobians are known.
 
 A step from t to r is x ↦ k x + (α_r − k α_t) x̂_1(x) with k = σ_r/σ_t, so that for a linear denoiser x̂_1 = W x + c the
 Jacobian is k I + (α_r − k α_t) W.
@@ -136,7 +136,7 @@ def test_a_centred_variable_is_measured_on_its_subspace():
 
 
 def test_maps_that_may_fold_are_told_draw_by_draw():
-    """A symmetric part that is positive definite is asked for: a half turn has a determinant of one and fails."""
+    """The symmetric part must be positive definite: a half turn has a determinant of one and fails."""
     path = ProductPath(Space(x=Real(2)))
     flow = {"x": Flow(path["x"])}  # type: ignore[arg-type]
     t, r = torch.full((4,), 0.5, dtype=DOUBLE), torch.full((4,), 0.75, dtype=DOUBLE)  # k = ½, gain = ½

@@ -1,4 +1,4 @@
-"""Draws that are replayed on a GPU are those that a plain simulation makes; batches follow from the network's size."""
+"""Draws replayed from CUDA graphs equal those of a plain simulation; batches follow from the network's size."""
 
 import copy
 import pickle
@@ -115,7 +115,7 @@ def test_replayed_draws_are_plain_draws(monkeypatch, space):
 def test_new_parameters_are_noticed():
     sampler = trained("discrete", "cuda")
 
-    def randomise():  # a network as trained for four steps still says almost the same everywhere
+    def randomise():  # after four steps a network's outputs are still almost constant
         with torch.no_grad():
             for parameter in as_sampler(sampler).network.parameters():
                 parameter.normal_()

@@ -1,4 +1,4 @@
-"""Measured weak orders of the simulators, without sampling: quadrature, one row a noise term, enumeration."""
+"""Measured weak orders of the simulators, without sampling: quadrature, one row per noise term, enumeration."""
 
 import itertools
 

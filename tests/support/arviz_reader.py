@@ -1,4 +1,4 @@
-"""What ArviZ makes of a NetCDF file of weighted draws, as JSON; a script for any Python that has ArviZ, without egm."""
+"""Prints as JSON what ArviZ reads from a NetCDF file of weighted draws; for any Python with ArviZ, without egm."""
 
 import json
 import sys

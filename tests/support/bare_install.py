@@ -1,6 +1,6 @@
-"""What `make test-install` runs in an environment that holds the package and none of its extras.
+"""The checks of `make test-install`, in an environment that holds the package and none of its extras.
 
-Training, drawing, saving and loading work, in Python and on the command line; whatever needs an extra is refused with
+Training, drawing, saving and loading work, in Python and on the command line; what needs an extra is refused with
 the command that installs it. There is no pytest here.
 """
 
@@ -42,7 +42,7 @@ def energy(v: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
 
 
 def command(*arguments: str, code: int = 0) -> str:
-    """What the installed `egm` says; it must end with that exit code."""
+    """Returns the output of the installed `egm`, which must end with that exit code."""
     done = subprocess.run([f"{sys.prefix}/bin/egm", *arguments], capture_output=True, text=True, check=False)
     if done.returncode != code:
         raise SystemExit(f"egm {' '.join(arguments)} ended with {done.returncode}, not {code}:\n{done.stderr}")
@@ -50,7 +50,7 @@ def command(*arguments: str, code: int = 0) -> str:
 
 
 def check_environment() -> None:
-    """The package is the installed one, and every extra is missing."""
+    """Checks that the package is the installed one, and that every extra is missing."""
     if not Path(egm.__file__).is_relative_to(sys.prefix):
         raise SystemExit(f"egm is imported from {egm.__file__}, which is not in {sys.prefix}")
     present = [name for names in EXTRAS.values() for name in names if util.find_spec(name) is not None]
@@ -121,7 +121,7 @@ def check_extras(run: Path) -> None:
 
 
 def check_an_extra() -> None:
-    """The command of a message installs what was missing (the smallest of them)."""
+    """Checks that the command in a message installs the missing package (for the smallest extra)."""
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "egm[completion]"], check=True)
     command("completion", "bash")
 

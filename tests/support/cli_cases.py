@@ -1,4 +1,4 @@
-"""Small settings for the tests of the command line, and a module with energies of one's own."""
+"""Small settings for the tests of the command line, and a module with user-defined energies."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What proves a command of the documentation that is not run: one function for each program, which takes its words."""
+"""Checks of documented commands that are not run: one function for each program, which takes the command's words."""
 
 import ast
 import contextlib
@@ -26,7 +26,7 @@ def is_make_target(words: list[str]) -> None:
 
 
 def installs_what_there_is(words: list[str]) -> None:
-    """`pip install` of this project, with extras that it has."""
+    """Asserts that `pip install` installs this project, with extras that exist."""
     assert words[0] == "install", words
     for word in (word for word in words[1:] if not word.startswith("-")):
         match = re.fullmatch(r"(?:\.|egm)(?:\[([\w,]+)\])?", word)
@@ -35,7 +35,7 @@ def installs_what_there_is(words: list[str]) -> None:
 
 
 def runs_a_script(words: list[str]) -> None:
-    """`python FILE` has the options that it is given, and `python -m MODULE` a module and files that exist."""
+    """Asserts that the options of `python FILE` exist, or the module and the files of `python -m MODULE`."""
     if words[0] == "-m":
         assert importlib.util.find_spec(words[1]), words
         assert [word for word in words[2:] if "/" in word and not (ROOT / word).exists()] == []
@@ -49,7 +49,7 @@ def runs_a_script(words: list[str]) -> None:
 
 
 def runs_in_a_test(script: Path) -> bool:
-    """Whether a test is marked as one that runs the example; `conftest.py` sees that it does."""
+    """Whether a test is marked as one that runs the example; `conftest.py` checks that it does."""
     trees = (ast.parse(file.read_text(encoding="utf-8")) for file in (ROOT / "tests").rglob("test_*.py"))
     calls = (node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call))
     marks = (call for call in calls if ast.unparse(call.func) == "pytest.mark.example")
@@ -57,7 +57,7 @@ def runs_in_a_test(script: Path) -> bool:
 
 
 def help_of(script: Path) -> str:
-    """What a script says with --help. Those that take no options are never asked: they would run."""
+    """Returns the help of a script; not for scripts that take no options, which would run."""
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as said:
         patch.setattr(sys, "argv", [str(script), "--help"])
         patch.setattr(sys, "path", [str(script.parent), *sys.path])

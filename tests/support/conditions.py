@@ -1,4 +1,4 @@
-"""What is not everywhere: a test that needs it is skipped where it is missing, and fails where `EGM_NEEDED` names it.
+"""Optional packages: a test that needs one is skipped where it is missing, and fails where `EGM_NEEDED` names it.
 
 `make test` names nothing; `make test-browser` and `make test-adapters` name what they install.
 """
@@ -11,7 +11,7 @@ import pytest
 
 
 def missing(what: str, fix: str) -> NoReturn:
-    """Skip, unless this was asked for."""
+    """Skips the test, or fails it if `EGM_NEEDED` names what is missing."""
     message = f"there is no {what} here; {fix}"
     if what in os.environ.get("EGM_NEEDED", "").split():
         pytest.fail(message)
@@ -19,10 +19,10 @@ def missing(what: str, fix: str) -> NoReturn:
 
 
 def package(name: str) -> Any:
-    """The package of that name, which the extra of the same name brings."""
+    """Returns the package of that name, which the extra of the same name installs."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name != name:  # it is here, and broken
+        if error.name != name:  # the package is installed, but broken
             raise
         missing(name, f"pip install 'egm[{name}]', or `make test-adapters`")

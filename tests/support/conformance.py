@@ -192,7 +192,7 @@ class Cell:
         )  # fmt: skip
 
     def score(self, sampler: egm.Sampler, seed: int) -> float:
-        """Distance of DRAWS draws to the exact law; `seed` is the one that trained, draws have one of their own."""
+        """Distance of DRAWS draws to the exact law; `seed` is the seed of training, draws have another."""
         return PROBLEMS[self.problem].distance(sampler.sample(DRAWS, seed=10_000 + seed).state)
 
     def uniform_target(self) -> egm.Target:

@@ -1,4 +1,4 @@
-"""What the tests of EGM and EGM-BS share: networks that tell states apart, an energy model that knows E_r."""
+"""Helpers for the tests of EGM and EGM-BS: networks that tell states apart, an energy model that knows E_r."""
 
 import torch
 from torch import nn
@@ -46,7 +46,7 @@ class Constant(nn.Module):
 
 
 class Exact(nn.Module):
-    """An energy model that knows E_r, and keeps what it was asked and regressed on."""
+    """An energy model that knows E_r, and records its times and regression targets."""
 
     forward_looking = False
 

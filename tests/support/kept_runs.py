@@ -60,7 +60,7 @@ FITS: dict[str, tuple[Callable[[], egm.Target], dict[str, Any]]] = {
 
 
 def machine() -> dict[str, str]:
-    """What bitwise equality depends on."""
+    """Returns what bitwise equality depends on."""
     kind = torch.backends.cpu.get_cpu_capability()
     return {"torch": torch.__version__.partition("+")[0], "machine": platform.machine(), "capability": kind}
 
@@ -96,7 +96,7 @@ def resumed(folder: Path, steps: int) -> dict[str, Any]:
 
 
 def record() -> None:
-    """Make the runs and write what they give."""
+    """Makes the runs and writes the digests of their draws."""
     expected: dict[str, Any] = {"machine": machine(), "fits": {name: fitted(name) for name in FITS}, "runs": {}}
     for name, (make, options, steps) in RUNS.items():
         folder = DATA / "kept_runs" / name

@@ -15,7 +15,7 @@ from support.network_cases import randomise
 def random_network(size: int, n: int = 2, *, scale: float = 0.05, **options: Any) -> LocallyEquivariantConv:
     """A network in float64 whose parameters are all random; rates are in proportion to `scale`.
 
-    Weights of large random rates have no variance to speak of, so that no number of draws would find their mean.
+    Weights of large random rates vary so much that no number of draws would find their mean.
     """
     space = Space(s=Categorical(n, shape=(size, size)))
     network = randomise(LocallyEquivariantConv(space, {"s": (size, size, n)}, width=8, **options).double())
@@ -38,7 +38,7 @@ def states_of(variable: Categorical) -> torch.Tensor:
 
 
 def number_of(x: torch.Tensor, n: int) -> torch.Tensor:
-    """Where symbols x [b, *shape] are in that list, [b]."""
+    """Positions of symbols x [b, *shape] in that list, [b]."""
     flat = x.flatten(1)
     return (flat * n ** torch.arange(flat.shape[1])).sum(1)
 

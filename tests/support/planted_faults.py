@@ -118,7 +118,7 @@ FAULTS = [
     Fault("units", X, lambda x: 1e6 * half_square(x), "problem", "scale", r"times narrower.*divide it by kT"),
     Fault("location", X, lambda x: half_square(x - 500), "problem", "location",
           r"100 % of the descents .* try loc=500\.0, scale=1\.0"),
-    Fault("wide", X, lambda x: half_square(x / 1e4), "warning", "scale", r"hardly changes over a hundred.*raise scale"),
+    Fault("wide", X, lambda x: half_square(x / 1e4), "warning", "scale", r"barely changes over a hundred.*raise scale"),
     Fault("no gradient", X, lambda x: half_square(x.detach()), "warning", "gradient", "has no gradient.*egm-sp"),
     Fault("wrong gradient", X, detached_in_part, "problem", "gradient", "disagrees with finite differences"),
     Fault("gradient of a root", Space(x=Real((4, 2))), root_of_zero, "problem", "gradient", "NaN or infinite.*itself"),

@@ -10,7 +10,7 @@ from egm.methods.registry import METHODS, OPTION_GROUPS
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """The registry is afterwards what it was before."""
+    """Restores the registry at the end."""
     tables: list[dict[str, Any]] = [METHODS, OPTION_GROUPS, *(table for _, table in KINDS.values())]
     before = [dict(table) for table in tables]
     try:

@@ -19,7 +19,7 @@ VOID = ("meta", "img", "input", "br")
 
 
 def particles(dim: int = 2, name: str = "Springs") -> egm.Target:
-    """Centred particles with types, an energy of one's own."""
+    """Centred particles with types and a user-defined energy."""
     space = egm.Space(x=egm.Real((4, dim), centered=True), types=egm.Categorical(2, shape=4))
 
     def energy(x: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
@@ -29,7 +29,7 @@ def particles(dim: int = 2, name: str = "Springs") -> egm.Target:
 
 
 def make_runs(folder: Path) -> dict[str, Path]:
-    """An Ising lattice, a mixed target, particles of one's own, and chains."""
+    """An Ising lattice, a mixed target, user-defined particles, and chains."""
     folders = {name: folder / name for name in ("ising", "mixed", "particles", "chain")}
     egm.fit(egm.targets.Ising(3, 0.2), out=folders["ising"], **TINY)
     egm.fit(egm.targets.GBRBM(), out=folders["mixed"], **TINY)

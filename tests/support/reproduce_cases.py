@@ -1,4 +1,4 @@
-"""A table of one's own with a recipe that takes seconds, and made-up records."""
+"""A user-defined table with a recipe that takes seconds, and made-up records."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the tests of simulators share: oracles on mixed spaces, runs in either precision, exact laws."""
+"""Helpers for the tests of simulators: oracles on mixed spaces, runs in either precision, exact laws."""
 
 import math
 from typing import Any

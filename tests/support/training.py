@@ -67,7 +67,7 @@ def make_trainer(
     evaluate=None,
     **options: Any,
 ) -> Trainer:
-    """The trainer that `egm.fit` makes, with a progress and an evaluation of one's own."""
+    """The trainer that `egm.fit` makes, with the given progress and evaluation."""
     shared = {name: value for name, value in (TINY_BS if method == "egm-bs" else TINY).items() if name in small(method)}
     trainer = trainer_of(
         target, method, steps=steps, time_limit=time_limit, seed=seed, device=torch.device(device), run=run,
@@ -153,7 +153,7 @@ def assert_same_runs(a: str | Path, b: str | Path) -> None:
 
 
 def double_well(x: torch.Tensor) -> torch.Tensor:
-    """An energy of one's own on the line."""
+    """A user-defined energy on the line."""
     return (x.square() - 1).square().sum(-1)
 
 

@@ -1,4 +1,4 @@
-"""Bonds counted by the kernel give the energies that torch gives."""
+"""Energies from bonds that the Triton kernel counts equal those of torch."""
 
 import pytest
 import torch

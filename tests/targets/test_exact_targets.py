@@ -1,4 +1,4 @@
-"""Every target with exact draws: they match the energy, spoilt ones do not; energies are batched and finite; log Z."""
+"""Every target with exact draws: they match the energy, spoilt draws do not; energies are batched and finite; log Z."""
 
 import pytest
 import torch
@@ -95,7 +95,7 @@ def test_energies_are_batched_finite_and_repeatable(make, dtype):
 
 @exact_targets
 def test_log_z_by_importance_sampling(make):
-    """An independent estimate: E over a Gaussian × uniform proposal fitted to draws of exp(−E)/q equals Z."""
+    """An independent estimate: E[exp(−E)/q] = Z under a Student's t × uniform proposal q that is fitted to draws."""
     target = make()
     fit = target.exact_sample(20_000, seed=5)
     proposal = torch.Generator().manual_seed(6)

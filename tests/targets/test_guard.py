@@ -122,7 +122,7 @@ def test_what_a_check_has_seen_is_forgotten():
 
 
 def test_an_error_stays_until_the_end():
-    """A run that failed may ask again before it saves: it must not be told that all is well."""
+    """A failed run may check again before it saves, and the check must fail again."""
     guard = reading()
     give(guard, NAN)
     for _ in range(2):
@@ -148,7 +148,7 @@ def test_calls_are_counted_and_latent():
 
 
 def test_memory_is_written_in_place():
-    """A recorded step goes on writing to the tensors it was recorded with."""
+    """A replayed CUDA graph writes to the tensors that it was recorded with."""
     guard = reading()
     give(guard, 1.0, 2.0)
     kept = [guard._bad, guard._finite, guard._seen, guard._energy, *guard._state.values()]

@@ -17,7 +17,7 @@ EXACT = {"DW4()": (-22.541508, 1.905073), "JointDW4()": (-7.8170, 1.6242)}
 
 
 def rebuild(name: str) -> targets.Target:
-    """The target a summary speaks of, from its printed name."""
+    """Returns the target of a summary, from its printed name."""
     found = re.fullmatch(r"(\w+)\((.*)\)", name)
     assert found is not None
     pairs = [pair.split("=") for pair in found[2].split(", ") if pair]

@@ -51,7 +51,7 @@ def test_training_stops_keeps_the_last_good_checkpoint_and_can_go_on(tmp_path, b
     spoiled = Spoiled(bad, 5 + 26)  # five calls by the check; the 27th step is the first to see it
     with pytest.raises(EnergyError) as error:
         egm.fit(own_target(spoiled), method, steps=STEPS, out=run, **small(method))
-    # The state that the message shows is the very one.
+    # The message shows the first illegal state.
     assert f"the energy is {bad} at the state x=" in str(error.value)
     shown = float(re.findall(r"x=\[([-+.e0-9]+)\]", str(error.value))[0])
     assert shown == pytest.approx(float(spoiled.state), rel=1e-6)

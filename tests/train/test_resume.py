@@ -101,7 +101,7 @@ def test_a_run_from_before_an_option_goes_on_with_its_default(tmp_path):
 
 
 def test_a_checkpoint_of_another_kind_of_device_goes_on(tmp_path):
-    """Its random state means nothing here; what the optimiser does on this device stays."""
+    """Its random state is ignored, and the optimiser keeps its settings for this device."""
     egm.fit(SPACES["mixed"](), "egm-bs", out=tmp_path, **RUN)
     state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     groups = [{**group, "fused": True, "capturable": True} for group in state["optimizer"]["param_groups"]]
@@ -121,7 +121,7 @@ def test_a_checkpoint_of_another_kind_of_device_goes_on(tmp_path):
 
 
 def test_an_interrupt_in_the_last_step_is_not_lost(tmp_path, monkeypatch):
-    """All is saved, and whoever set a handler is told: a command would go on to evaluate for minutes otherwise."""
+    """Everything is saved, and the interrupt is still raised: a command would evaluate for minutes otherwise."""
     interrupt_during(monkeypatch, 5)
     scored = []
     trainer = make_trainer(
@@ -154,7 +154,7 @@ def test_a_second_interrupt_leaves_no_torn_step_behind(tmp_path, monkeypatch, wh
 
 
 def test_an_interrupt_inside_an_evaluation(tmp_path, monkeypatch, whole):
-    """The energies that it had asked for are not training's, and the evaluation is made up for."""
+    """Its energy calls do not count as those of training, and the evaluation is repeated."""
     plain, asked = targets.JointMoG._exact_sample, []
 
     def exact_sample(self, n, seed):

@@ -1,4 +1,4 @@
-"""The training loop: schedules, clipping, averages, refreshes, limits, counts; and that looking changes nothing."""
+"""The training loop: schedules, clipping, averages, refreshes, limits, counts; evaluations change nothing."""
 
 import math
 import time
@@ -214,7 +214,7 @@ def far(method, batch: int) -> int:
 @pytest.mark.parametrize("method", ["egm", "egm-bs"])
 @pytest.mark.parametrize("space", SPACES)
 def test_every_energy_is_counted_and_nothing_else(tmp_path, space, method):
-    """Each step asks for batch × K energies; E^φ asks for none, but for the terms of a lattice that it looks at."""
+    """Each step needs batch × K energies; E^φ needs none, except for the known terms of a lattice."""
     target = SPACES[space]()
     target.energy_calls = 1000  # of an earlier run with the same target
     options = {**small(method), **({"opening": 0.0} if method == "egm-bs" else {})}  # the same share in all steps
@@ -244,7 +244,7 @@ def test_lines_hold_means_since_the_last_one():
         assert len(set(values)) == 10
 
 
-# ---------------------------------------------------------------------- looking changes nothing
+# ---------------------------------------------------------------------- evaluations and checkpoints change nothing
 
 
 @pytest.mark.parametrize("method", ["egm", "egm-bs"])

@@ -1,4 +1,4 @@
-"""What a run leaves for those outside: a status that is always true, and curves that a resumed run continues."""
+"""What other processes see of a run: a status that is always true, and curves that a resumed run continues."""
 
 import json
 import os

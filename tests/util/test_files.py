@@ -1,4 +1,4 @@
-"""Files are replaced as a whole or left as they were."""
+"""Atomic writes: files are replaced as a whole or left unchanged."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from egm.util.files import replacing, write_json
 def test_folders_are_made_and_files_replaced(tmp_path):
     file = tmp_path / "a" / "b.json"
     write_json(file, {"x": 1})
-    with file.open() as reader:  # who has begun to read the old one reads it to the end
+    with file.open() as reader:  # a reader of the old file reads it to the end
         write_json(file, [1, 2])
         assert json.load(reader) == {"x": 1}
     assert json.loads(file.read_text()) == [1, 2]

@@ -1,7 +1,7 @@
-"""Energies in JAX: tensors cross by DLPack, without a copy where both sides use the same device.
+"""Energies in JAX: tensors are exchanged by DLPack, without a copy if both sides use the same device.
 
-The energy is compiled once for each number of states. Where torch wants a gradient, E and ∂E/∂x come from one call of
-`jax.vjp` with cotangent 1 (each state has an energy of its own), and torch's cotangent c multiplies the latter.
+The energy is compiled once for each number of states. If torch needs a gradient, E and ∂E/∂x come from one call of
+`jax.vjp` with cotangent 1 (each state has its own energy), and torch's cotangent c multiplies ∂E/∂x.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from egm.util.extras import needed
 
 
 def from_jax(space: Space, energy: Callable[..., Any], *, batched: bool = True, name: str | None = None) -> Target:
-    """A target from an energy that computes with JAX, gradients included.
+    """Returns a target from an energy that computes with JAX, gradients included.
 
     Args:
         space: the variables.
         energy: called with one JAX array for each variable, by name. With `batched` they have exactly one leading axis,
             [n, *shape], and it returns n numbers; without, it is a function of one state, which is mapped over many by
-            `jax.vmap`. It must be one that `jax.jit` takes.
-        batched: whether it takes many states at once.
+            `jax.vmap`. `jax.jit` must be able to compile it.
+        batched: whether the energy takes many states at once.
         name: how the target prints; by default after the energy.
 
-    JAX computes in single precision unless `jax.config.update("jax_enable_x64", True)` was called; the energy is
-    then float32 for doubles too.
+    JAX computes in single precision unless `jax.config.update("jax_enable_x64", True)` was called; in single precision
+    the energy of float64 states is a float32, too.
     """
     bridge = JaxEnergy(space, energy, batched=batched, by="from_jax")
     return Target(space, bridge, name=name or f"Target({getattr(energy, '__name__', type(energy).__name__)})")
@@ -57,7 +57,7 @@ class JaxEnergy:
         self.value_and_gradient = jax.jit(with_gradient)
 
     def __call__(self, **state: Tensor) -> Tensor:
-        """E, [...], which torch can differentiate with respect to the reals."""
+        """Returns E, [...], which torch can differentiate with respect to the reals."""
         states, batch = flattened(self.space, state)
         reals = [states[name] for name in self.space.real]
         symbols = {name: self._to_jax(states[name]) for name in self.space.categorical}
@@ -77,7 +77,7 @@ class JaxEnergy:
         if not self._jax.config.jax_enable_x64:
             x = x.to(torch.float32 if x.is_floating_point() else torch.int32)
         if x.device.type != "cpu" and self._jax.default_backend() == "cpu":
-            x = x.cpu()  # a JAX without that device
+            x = x.cpu()  # JAX has no such device
         return self._jax.dlpack.from_dlpack(x) if x.numel() else self._jax.numpy.asarray(x.cpu().numpy())
 
     def _to_torch(self, array: Any, *, like: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ class JaxEnergy:
 
 
 class _Differentiable(torch.autograd.Function):
-    """E with the gradient that JAX computed beside it."""
+    """E with the gradient that JAX computed in the same call."""
 
     @staticmethod
     def forward(ctx: Any, bridge: JaxEnergy, symbols: dict[str, Any], *reals: Tensor) -> Tensor:

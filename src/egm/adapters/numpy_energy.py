@@ -16,14 +16,14 @@ from egm.targets.base import EnergyError, Target
 
 
 def from_numpy(space: Space, energy: Callable[..., Any], *, batched: bool = True, name: str | None = None) -> Target:
-    """A target from an energy that computes with NumPy (or SciPy, or anything that takes arrays).
+    """Returns a target from an energy that computes with NumPy (or SciPy, or anything that takes arrays).
 
     Args:
         space: the variables.
         energy: called with one array for each variable, by name: reals in double precision, symbols as int64, all
             read-only. With `batched` they have exactly one leading axis, [n, *shape], and it returns n numbers;
             without, it gets one state, of the shapes in the space, and returns one number.
-        batched: whether it takes many states at once; one by one is slow.
+        batched: whether the energy takes many states at once; one by one is slow.
         name: how the target prints; by default after the energy.
 
     The target has no gradients: the methods egm-sp (the default), egm and egm-bs need none.
@@ -55,7 +55,7 @@ def from_numpy(space: Space, energy: Callable[..., Any], *, batched: bool = True
 
 
 def _array(x: Tensor) -> NDArray[Any]:
-    """A read-only array: the memory may be the sampler's own."""
+    """Returns a read-only array, because its memory may belong to the sampler."""
     array = x.detach().cpu().numpy()
     array = array.astype(np.float64 if array.dtype.kind == "f" else np.int64, copy=False).view()
     array.flags.writeable = False

@@ -1,6 +1,6 @@
 """NumPyro models: E = −(log of the joint density of all sites, latent ones at the state) − log |∂T/∂x|.
 
-The log-density is NumPyro's own (`log_density`), mapped over states by `jax.vmap` and compiled; gradients are JAX's.
+NumPyro computes the log-density (`log_density`), mapped over states by `jax.vmap` and compiled; JAX computes gradients.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def from_numpyro(
     loc: Mapping[str, float] | None = None,
     scale: Mapping[str, float] | None = None,
 ) -> ModelTarget:
-    """The posterior of a NumPyro model as a target, discrete sites included.
+    """Returns the posterior of a NumPyro model as a target, discrete sites included.
 
     Args:
         model: the model; observed sites are part of it (`obs=`).
         args: its arguments.
         kwargs: its keyword arguments.
-        loc: of continuous sites by name (in unconstrained coordinates), where that of the prior does not suit.
-        scale: the same for scales.
+        loc: loc of continuous sites by name (in unconstrained coordinates), where the prior's does not suit.
+        scale: scale of continuous sites, in the same way.
 
     The energy is minus the log of the joint density, so log Z is the log evidence.
     """
@@ -90,7 +90,9 @@ def from_numpyro(
 def _discrete(key: str, node: Mapping[str, Any]) -> Site:
     fn, shape = node["fn"], tuple(np.shape(node["value"]))
     if not fn.has_enumerate_support:
-        raise ValueError(f"the site '{key}' ({type(fn).__name__}) has infinitely many symbols, which no space has")
+        raise ValueError(
+            f"the site '{key}' ({type(fn).__name__}) has infinitely many symbols; a Categorical has finitely many"
+        )
     if len(fn.event_shape):
         raise ValueError(f"the site '{key}' holds arrays of symbols ({type(fn).__name__}); use one symbol each")
     support = fn.enumerate_support(expand=False).reshape(-1)

@@ -28,14 +28,14 @@ def from_pyro(
     scale: Mapping[str, float] | None = None,
     batched: bool = True,
 ) -> ModelTarget:
-    """The posterior of a Pyro model as a target, discrete sites included.
+    """Returns the posterior of a Pyro model as a target, discrete sites included.
 
     Args:
         model: the model; observed sites are part of it (`obs=`).
         args: its arguments.
         kwargs: its keyword arguments.
-        loc: of continuous sites by name (in unconstrained coordinates), where that of the prior does not suit.
-        scale: the same for scales.
+        loc: loc of continuous sites by name (in unconstrained coordinates), where the prior's does not suit.
+        scale: scale of continuous sites, in the same way.
         batched: run the model once for all states (`torch.vmap`); False runs it state by state, which is slow and takes
             any model.
 
@@ -45,7 +45,7 @@ def from_pyro(
     keywords = dict(kwargs or {})
     name = getattr(model, "__name__", type(model).__name__)
     with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(0)  # of the prior draws
+        torch.manual_seed(0)  # seeds the prior draws
         traces = [pyro.poutine.trace(model).get_trace(*args, **keywords) for _ in range(PRIOR_DRAWS)]
     sites = _sites(traces, loc or {}, scale or {})
     check_names(sites, loc, scale, model=name)
@@ -104,7 +104,9 @@ def _sites(traces: list[Any], loc: Mapping[str, float], scale: Mapping[str, floa
 def _discrete(key: str, node: Mapping[str, Any]) -> Site:
     fn = node["fn"]
     if not fn.has_enumerate_support:
-        raise ValueError(f"the site '{key}' ({type(fn).__name__}) has infinitely many symbols, which no space has")
+        raise ValueError(
+            f"the site '{key}' ({type(fn).__name__}) has infinitely many symbols; a Categorical has finitely many"
+        )
     if fn.event_dim:
         raise ValueError(f"the site '{key}' holds arrays of symbols ({type(fn).__name__}); use one symbol each")
     support = fn.enumerate_support(expand=False).reshape(-1)

@@ -1,4 +1,4 @@
-"""The latent sites of a probabilistic program as variables of a space.
+"""Turns the latent sites of a probabilistic program into variables of a space.
 
 | site | variable | what the model sees |
 |---|---|---|
@@ -32,9 +32,9 @@ class Site:
     """One latent site.
 
     Attributes:
-        variable: it is in the space.
+        variable: its variable in the space.
         support: the values of a discrete site, [n], in the framework's arrays; None for continuous ones.
-        transform: the bijection T where the variable has no constraint that stands for it; else None.
+        transform: the bijection T if no constraint of the variable expresses the support; otherwise None.
     """
 
     variable: Variable
@@ -45,7 +45,7 @@ class Site:
 class ModelTarget(Target):
     """The posterior of a probabilistic program, given its arguments and observations.
 
-    `values(**state)` are the sites as the model sees them.
+    `values(**state)` returns the sites as the model sees them.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class ModelTarget(Target):
         self._values = values
 
     def values(self, **state: Tensor) -> State:
-        """Values of the sites [..., *shape of the site], from states of the space."""
+        """Returns values of the sites [..., *shape of the site], from states of the space."""
         return self._values(state)
 
 
 def real_variable(
     shape: tuple[int, ...], constraint: Constraint, prior: NDArray[Any] | None, loc: float | None, scale: float | None
 ) -> Real:
-    """A variable whose loc and scale, unless given, are those of prior draws in unconstrained coordinates."""
+    """Returns a variable with loc and scale, unless given, of prior draws in unconstrained coordinates."""
     found = (0.0, 1.0)
     if prior is not None and np.isfinite(prior).all() and prior.size:
         low, middle, high = np.quantile(prior, [0.16, 0.5, 0.84])
@@ -73,23 +73,23 @@ def real_variable(
 
 
 def check_names(sites: Mapping[str, Site], *given: Mapping[str, float] | None, model: str) -> None:
-    """Raise if there is no latent site, or if loc or scale name something else."""
+    """Raises if there is no latent site, or if loc or scale name anything but continuous sites."""
     if not sites:
         raise ValueError(f"{model} has no latent site: every sample statement is observed")
     real = [name for name, site in sites.items() if isinstance(site.variable, Real)]
     for options in given:
         unknown = set(options or {}) - set(real)
         if unknown:
-            raise ValueError(f"{sorted(unknown)} are no continuous sites of {model}; those are {real}")
+            raise ValueError(f"{sorted(unknown)} are no continuous sites of {model}; its continuous sites are {real}")
 
 
 def check_support(name: str, supports: Sequence[Any]) -> None:
-    """Raise if a site has other bounds in other draws of the prior: a space cannot depend on the state."""
+    """Raises if prior draws differ in the bounds of a site: a space cannot depend on the state."""
     first, *others = (_bounds(_base(support)) for support in supports)
     if any(not np.array_equal(a, b) for other in others for a, b in zip(first, other, strict=True)):
         raise ValueError(
             f"the bounds of the site '{name}' depend on other sites; sample it between fixed bounds and compute the"
-            " value from that, for example u ~ Uniform(0, 1) and a * u in the place of Uniform(0, a)"
+            " value from that, for example u ~ Uniform(0, 1) and a * u instead of Uniform(0, a)"
         )
 
 
@@ -104,11 +104,11 @@ def _bounds(base: Any) -> list[NDArray[Any]]:
 
 
 def constraint_of(support: Any, known: Any) -> tuple[Constraint, bool]:
-    """The constraint of `Real` that a support is (or None), and whether it is the real line.
+    """Returns the constraint of `Real` that expresses a support (or None), and whether the support is the real line.
 
     Args:
-        support: of a distribution of Pyro or NumPyro, which name the bounds alike.
-        known: the module that holds `real` and `simplex`.
+        support: support of a distribution of Pyro or NumPyro, which use the same names for bounds.
+        known: the module that contains `real` and `simplex`.
     """
     base = _base(support)
     if base is known.simplex:

@@ -1,4 +1,4 @@
-"""BNEM: bootstrapped noised energy matching. The intermediate energy is all that is learned, and it is the sampler.
+"""BNEM, bootstrapped noised energy matching: learns only the intermediate energy, whose gradient drives the sampler.
 
 E^φ_t is regressed on Ê_t, estimated from proposals of the end point (NEM, `energy_target="direct"`) or from proposals
 at t + ε that E^φ itself weighs (BNEM, the default), as in EGM-BS (`egm.methods.egm`). There is no second network: the
@@ -6,9 +6,9 @@ denoiser that a diffusion follows is
 
     x̂_1(x_t) = (x_t − σ_t² ∇E^φ_t(x_t))/α_t,
 
-so every step of a simulation takes the gradient of E^φ. Real variables alone: symbols have no gradient. Where E^φ is
-wrong its gradient may throw draws far out, and E^φ is then trained there: `clip_estimate` cuts the norm of the
-rescaled denoiser (`egm.processes.denoising`) and ends that.
+so every step of a simulation computes the gradient of E^φ. All variables must be real, because symbols have no
+gradient. Where E^φ is wrong, its gradient may move draws far out, and E^φ is then trained there: `clip_estimate`
+prevents this by cutting the norm of the rescaled denoiser (`egm.processes.denoising`).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from egm.targets.guard import EnergyGuard
 
 
 class EnergyScore(nn.Module):
-    """A denoiser made of E^φ, for real variables; the norm of its rescaled form is cut at `clip`."""
+    """Denoiser computed from E^φ, for real variables; the norm of its rescaled form is cut at `clip`."""
 
     def __init__(self, energy: EnergyModel, path: ProductPath, clip: float | None = None) -> None:
         super().__init__()
         self.energy, self._path, self._clip = energy, path, clip
 
     def forward(self, state: State, t: Tensor) -> State:
-        """E[x_1 | x_t] of every variable; the gradient with respect to parameters is not kept."""
+        """Returns E[x_1 | x_t] of every variable, without gradients with respect to parameters."""
         with torch.enable_grad():
             leaves = {name: x.detach().requires_grad_() for name, x in state.items()}
             energy = self.energy(leaves, t)
@@ -60,7 +60,7 @@ class EnergyScore(nn.Module):
 
 
 class BNEM(RegressionMethod):
-    """The energy's part of EGM-BS; of the options of the sampler's loss `clip_estimate` alone has an effect."""
+    """The loss of E^φ in EGM-BS, without a loss of the denoiser; `clip_estimate` is for the sampler's denoiser."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class BNEM(RegressionMethod):
 
 
 def score_network(parts: Parts) -> nn.Module:
-    """The denoiser of E^φ on the network of a run."""
+    """Returns the denoiser of an E^φ that uses the network of a run."""
     energy = EnergyModel(parts.network.module, parts.path, parts.target)
     return EnergyScore(energy, parts.path, parts.options.clip_estimate)
 

@@ -1,18 +1,18 @@
-"""The kernels of Markov chains as methods; one step of a chain is
+"""Kernels of the methods that run Markov chains. One step of a chain is
 
     gibbs           a scan that redraws every site i from p(x^i | rest), then a MALA step of the reals, if there are any
     mala            a MALA step of the reals
     swendsen-wang   a cluster update of a ferromagnetic Ising or Potts lattice
     tempering       the step of `gibbs` (or `mala` where there are no symbols) at each inverse temperature
-                    b_r = hottest^(r/(R−1)), r = 0 … R−1, then exchanges between neighbours; replica 0 counts
+                    b_r = hottest^(r/(R−1)), r = 0 … R−1, then exchanges between neighbours; only replica 0 is kept
 
-A system of d degrees of freedom has energies around d/(2b) ± √(d/2)/b: how often neighbours exchange depends on
-√d·log(b_r/b_{r+1}) alone, hence equal ratios, and a number R of temperatures that grows like √d.
+A system of d degrees of freedom has energies around d/(2b) ± √(d/2)/b: the exchange rate of neighbours depends only on
+√d·log(b_r/b_{r+1}), so the ratios are equal and the number R of temperatures grows like √d.
 
 The paper runs Gibbs as 4 chains of 6000 steps without burn-in, and judges 2000 of the 24 000 states, picked uniformly;
-these are the defaults. It says neither what a step is nor how reals move. A scan is the usual meaning of the first. For
-the second we take MALA and let its step size adapt to an acceptance of .574 in a warm-up of 500 steps, whose states do
-not count and whose calls do: an untuned step would make a straw man.
+these are the defaults. The paper does not define a step, or how reals move. We take a scan as a step, as is usual, and
+move reals by MALA, whose step size adapts to an acceptance of .574 in a warm-up of 500 steps: its states are discarded,
+its calls are counted. An untuned step size would make the baseline unfairly weak.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from egm.targets.base import Target
 
 
 def gibbs(target: Target, options: GibbsOptions) -> Kernel:
-    """The kernel of `gibbs`; raises where there are no symbols."""
+    """Returns the kernel of `gibbs`; raises if there are no symbols."""
     if not target.space.categorical:
         reals = list(target.space.real)
         raise ValueError(f"gibbs redraws symbols, and {target!r} has only the reals {reals}; use mala")
@@ -34,7 +34,7 @@ def gibbs(target: Target, options: GibbsOptions) -> Kernel:
 
 
 def mala(target: Target, options: ChainOptions) -> Kernel:
-    """The kernel of `mala`; raises where there are symbols."""
+    """Returns the kernel of `mala`; raises if there are symbols."""
     del options
     if symbols := list(target.space.categorical):
         raise ValueError(f"mala moves reals alone, and {target!r} has the symbols {symbols}; use gibbs for both")
@@ -42,20 +42,20 @@ def mala(target: Target, options: ChainOptions) -> Kernel:
 
 
 def swendsen_wang(target: Target, options: ChainOptions) -> Kernel:
-    """The kernel of `swendsen-wang`; raises where there is no ferromagnetic lattice."""
+    """Returns the kernel of `swendsen-wang`; raises if there is no ferromagnetic lattice."""
     del options
     return SwendsenWang(target)
 
 
 def tempering(target: Target, options: TemperingOptions) -> Kernel:
-    """The kernel of `tempering`."""
+    """Returns the kernel of `tempering`."""
     replicas = options.replicas or default_replicas(target.space)
     betas = ladder(replicas, options.hottest)
     return ParallelTempering(single_sites(target, options), inverse_temperatures=betas)
 
 
 def single_sites(target: Target, options: GibbsOptions) -> Kernel:
-    """Gibbs for symbols, MALA for reals, in turns where there are both."""
+    """Returns Gibbs for symbols, MALA for reals, or both in turns."""
     symbols, reals = list(target.space.categorical), list(target.space.real)
     if options.redraw is not None and not symbols:
         raise ValueError(f"redraw counts sites of symbols, and {target!r} has only the reals {reals}; leave it out")
@@ -64,7 +64,7 @@ def single_sites(target: Target, options: GibbsOptions) -> Kernel:
 
 
 def ladder(replicas: int, hottest: float) -> list[float]:
-    """Inverse temperatures from 1 to `hottest` in equal ratios.
+    """Returns inverse temperatures from 1 to `hottest` in equal ratios.
 
     >>> ladder(3, 0.25)
     [1.0, 0.5, 0.25]
@@ -73,6 +73,6 @@ def ladder(replicas: int, hottest: float) -> list[float]:
 
 
 def default_replicas(space: Space) -> int:
-    """R = 2 + √d, rounded up."""
+    """Returns R = 2 + √d, rounded up."""
     sites, reals = (variable.sites for variable in space.categorical.values()), space.real.values()
     return 2 + math.ceil(math.sqrt(sum(sites) + sum(variable.dimension for variable in reals)))

@@ -9,16 +9,16 @@ from egm.config.options import check_numbers
 
 @dataclass(frozen=True)
 class ChainOptions:
-    """How chains are run and what is kept of them.
+    """Options of how chains run and which states are kept.
 
     Attributes:
         chains: number of chains, advanced together.
-        warmup: steps of each chain before those that count: step sizes adapt, and the states are thrown away. By
-            default 500 where real variables are moved, whose step sizes have to be found, and otherwise 0, as in the
-            paper.
-        thin: steps of a chain from one state that is kept to the next.
-        keep: states kept at most, over all chains; if there are more, every second one is dropped and thin doubled.
-        energy_calls: stop before this many energies are exceeded, with all that the run asks for, warm-up included.
+        warmup: first steps of each chain, in which step sizes adapt and whose states are discarded. By default 500
+            where real variables move, whose step sizes must be tuned, and otherwise 0, as in the paper.
+        thin: steps of a chain from one kept state to the next.
+        keep: largest number of kept states, over all chains; if there are more, every second one is dropped and thin is
+            doubled.
+        energy_calls: stop before all energy calls of the run, warm-up included, exceed this number.
     """
 
     chains: int = 4
@@ -43,7 +43,7 @@ class GibbsOptions(ChainOptions):
     """Options of chains that redraw symbols site by site.
 
     Attributes:
-        redraw: random sites that a step of gibbs (or tempering) redraws; by default it scans all of them.
+        redraw: number of random sites that a step of gibbs (or tempering) redraws; by default it scans all sites.
     """
 
     redraw: int | None = None
@@ -58,7 +58,7 @@ class TemperingOptions(GibbsOptions):
     """Options of tempering.
 
     Attributes:
-        replicas: temperatures of tempering; by default 2 + √d, d the number of sites and real dimensions.
+        replicas: number of temperatures of tempering; by default 2 + √d, d the number of sites and real dimensions.
         hottest: inverse temperature of the hottest replica; the others lie between it and 1 in equal ratios.
     """
 

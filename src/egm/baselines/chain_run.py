@@ -1,4 +1,4 @@
-"""Running chains until a limit: steps, seconds or energy calls; what is logged on the way."""
+"""Runs chains until a limit of steps, seconds or energy calls, and logs their progress."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class ChainRun:
 
     Args:
         target: the distribution.
-        kernel: made for it.
-        options: with `warmup` set.
-        steps, time_limit: of each chain after warm-up, and seconds with it; None for no such limit.
-        seed: of everything random.
-        device, dtype: of the states.
-        progress: shows how it is going.
-        directory: where lines of the log go, if anywhere.
+        kernel: a kernel for the target.
+        options: the options, with `warmup` set.
+        steps, time_limit: steps of each chain after warm-up, and seconds including warm-up; None for no limit.
+        seed: seed of every random number.
+        device, dtype: device and dtype of the states.
+        progress: display of the progress.
+        directory: folder of the log, if it is written.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ChainRun:
 
     @torch.no_grad()
     def until_finished(self, between: Callable[[], None]) -> None:
-        """Step until a limit is reached; `between` is called before every step, and may raise."""
+        """Steps until a limit is reached; `between` is called before every step, and may raise."""
         while not self.finished():
             between()
             self._advance()
@@ -72,7 +72,7 @@ class ChainRun:
 
     @property
     def warming(self) -> bool:
-        """Whether the next step is one of warm-up."""
+        """Whether the next step belongs to the warm-up."""
         return self.warmed < (self.options.warmup or 0)
 
     def _advance(self) -> None:
@@ -90,7 +90,7 @@ class ChainRun:
                 self.kept.add(self.step, space.from_latent(cold))
 
     def _refuse_excess(self) -> None:
-        """What a step costs is known after the first one, which alone can exceed the energy calls."""
+        """Raises if the first step exceeds `energy_calls`; it tells the cost of a step, so later steps cannot."""
         budget, spent = self.options.energy_calls, self._spent()
         if budget is not None and spent > budget:
             raise ValueError(
@@ -99,7 +99,7 @@ class ChainRun:
             )
 
     def finished(self) -> bool:
-        """Whether a limit is reached, or one more step would exceed the energy calls."""
+        """Returns whether a limit is reached, or one more step would exceed the energy calls."""
         if self.steps is not None and self.step >= self.steps:
             return True
         if self.time_limit is not None and time.monotonic() - self._began >= self.time_limit:
@@ -111,7 +111,7 @@ class ChainRun:
         return self._spent() + self._cost + recorded > budget
 
     def share(self) -> float:
-        """How much of the nearest limit is used, 0 to 1."""
+        """Returns the used share of the nearest limit, 0 to 1."""
         shares = [0.0]
         if self.steps is not None:
             warmup = self.options.warmup or 0
@@ -123,7 +123,7 @@ class ChainRun:
         return min(1.0, max(shares))
 
     def calls(self) -> dict[str, int]:
-        """Energies and gradients that this run has asked its target for, those of the first check included."""
+        """Returns the numbers of energies and gradients that this run has evaluated, the first check included."""
         energies, scores = self._counted_before
         return {
             "energy_calls": self.target.energy_calls - energies,
@@ -134,7 +134,7 @@ class ChainRun:
         return self.calls()["energy_calls"] + self.kept.energies_to_come
 
     def log(self) -> None:
-        """One line, if there was none since the last step: what the run has cost, and the mean energy of new states."""
+        """Logs the run's cost and the mean energy of new states, unless this step was logged already."""
         if self._logged == (self.warmed, self.step):
             return
         self._logged = self.warmed, self.step
@@ -147,7 +147,7 @@ class ChainRun:
         self.progress.update(self.share(), row)
 
     def outcome(self) -> dict[str, Any]:
-        """What the run cost, what its kernel adapted to, and diagnostics of the kept states; plain values."""
+        """Returns the run's cost, its kernel's adapted values and diagnostics of the kept states, as plain values."""
         return {
             "step": self.step,
             "warmup": self.warmed,

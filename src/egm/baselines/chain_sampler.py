@@ -1,4 +1,4 @@
-"""`ChainSampler`: the states that Markov chains have visited, in the place of a trained sampler."""
+"""`ChainSampler`: draws from the states that Markov chains have visited, like a trained sampler."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ WHY_UNWEIGHTED = (
 
 @dataclass(frozen=True)
 class ChainSampler:
-    """Draws states at random from those that chains have visited.
+    """Sampler that draws at random from the states that chains have visited.
 
     Attributes:
-        space: of the states.
-        visited: the states that were kept, [steps, chains, ...] for each variable; symbols in few bytes.
-        target: what the chains were run for; None where it is not at hand (`egm.load` without it).
-        config: everything that defines the run (`config.yaml`), and under "outcome" what it cost and its diagnostics.
+        space: the space of the states.
+        visited: the kept states, [steps, chains, ...] for each variable; symbols in a narrow dtype.
+        target: the target of the chains; None if unknown (`egm.load` without it).
+        config: everything that defines the run (`config.yaml`), and under "outcome" its cost and diagnostics.
     """
 
     space: Space
@@ -38,12 +38,12 @@ class ChainSampler:
 
     @property
     def device(self) -> torch.device:
-        """Where the states are."""
+        """Device of the states."""
         return next(iter(self.visited.values())).device
 
     @property
     def most(self) -> int:
-        """How many draws there are at most."""
+        """Largest number of draws."""
         return self.kept
 
     @property
@@ -53,7 +53,7 @@ class ChainSampler:
 
     @property
     def kept(self) -> int:
-        """How many states there are."""
+        """Number of kept states."""
         steps, chains, *_ = next(iter(self.visited.values())).shape
         return steps * chains
 
@@ -68,18 +68,18 @@ class ChainSampler:
         weigh: bool = True,
         smc: SMC | None = None,
     ) -> Draws:
-        """n different states out of those that were kept, in random order, without weights.
+        """Returns n different kept states, in random order, without weights.
 
-        They are as dependent as the chains made them: standard errors that take draws for independent are too small.
+        The states of a chain depend on each other: standard errors that assume independent draws are too small.
 
         Args:
-            n: how many, at most `kept`.
-            seed: makes them reproducible, 0 unless a generator is given.
-            generator: in the place of a seed.
-            batch_size: of samplers that simulate; there is nothing to simulate here, and it is refused.
-            steps: the same.
-            smc: the same.
-            weigh: of samplers that have weights; without effect.
+            n: number of draws, at most `kept`.
+            seed: seed of the random choice, 0 unless a generator is given.
+            generator: a generator instead of a seed.
+            batch_size: for samplers that simulate; must be None here.
+            steps: for samplers that simulate; must be None here.
+            smc: for samplers that simulate; must be None here.
+            weigh: for samplers with weights; without effect here.
         """
         del weigh
         for name, value in (("batch_size", batch_size), ("steps", steps), ("smc", smc)):
@@ -98,10 +98,10 @@ class ChainSampler:
         return Draws(self.space, state, why_unweighted=WHY_UNWEIGHTED)
 
     def why_unweighted(self, steps: int | None = None) -> str:
-        """Why draws have no importance weights."""
+        """Returns why draws have no importance weights."""
         del steps
         return WHY_UNWEIGHTED
 
     def save(self, folder: str | Path) -> None:
-        """Write `config.yaml` and `model.safetensors`, from which `egm.load` makes this sampler again."""
+        """Writes `config.yaml` and `model.safetensors`, from which `egm.load` restores this sampler."""
         RunDirectory(folder).save_states(self.config, self.visited)

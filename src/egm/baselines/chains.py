@@ -1,7 +1,7 @@
 """Markov chains as methods: `gibbs`, `mala`, `swendsen-wang`, `tempering` (`egm.baselines.chain_kernels`).
 
-Chains start from the reference law, or where a target says (`Target.chain_start`). Draws are n of the states that they
-have visited, without replacement.
+Chains start from the reference law, or from the states that a target defines (`Target.chain_start`). Draws are n of the
+visited states, without replacement.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from egm.train.signals import Stopped, held_back
 from egm.train.watching import watched
 
 STEPS = 6000  # the paper's
-WARMUP = 500  # where a step size has to be found
+WARMUP = 500  # where a step size must be tuned
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Chains(MethodKind):
     """A method that runs Markov chains.
 
     Attributes:
-        about: what it does, in a line.
-        kernel: makes the kernel of a target; raises, naming another method, where the space has no use for it.
-        options: the class of its options.
-        asks_for_energies: whether a step asks for energies, so that `energy_calls` limits it.
+        about: one line on what the method does.
+        kernel: builds the kernel of a target; raises, naming another method, if the kernel does not suit the space.
+        options: the dataclass of the method's options.
+        asks_for_energies: whether a step evaluates energies, so that `energy_calls` limits the steps.
     """
 
     about: str
@@ -52,11 +52,11 @@ class Chains(MethodKind):
 
     @property
     def option_classes(self) -> tuple[type, ...]:
-        """Its own alone."""
+        """The options class of the method; chains have no training loop."""
         return (self.options,)
 
     def chosen(self, method: str, space: Space, given: Mapping[str, Any]) -> ChainOptions:
-        """The options, with the defaults that depend on the space filled in."""
+        """Returns the options, with the defaults that depend on the space filled in."""
         (options,) = split_options(method, given)
         if options.warmup is None:
             options = dataclasses.replace(options, warmup=WARMUP if space.real else 0)
@@ -92,10 +92,10 @@ class Chains(MethodKind):
             if limit is not None and not limit > 0:
                 raise ValueError(f"{name} must be positive, got {limit}")
         if not self.asks_for_energies and energy_calls is not None and steps is None and time_limit is None:
-            raise ValueError(f"{method} asks for no energies but those of kept states; give steps or time_limit too")
+            raise ValueError(f"{method} evaluates no energies except for kept states; give steps or time_limit too")
 
     def why_not_resumed(self, run: RunDirectory, config: Mapping[str, Any]) -> str:
-        """A run of chains is repeated rather than continued."""
+        """Returns why a run of chains cannot be continued."""
         return (
             f"{run.folder} is a run of chains ({config['method']}), which are not continued; start another one with"
             " more steps (or time_limit, or energy_calls) and out= another folder"
@@ -117,7 +117,7 @@ class Chains(MethodKind):
 
 
 def finished(run: ChainRun, config: dict[str, Any]) -> ChainSampler:
-    """Run chains to their limit, or to an interrupt, and keep what they have visited."""
+    """Runs chains to their limit or an interrupt; saves and returns the sampler of the visited states."""
     sampler = interrupt = None
     try:
         with run.progress, held_back() as deliver_interrupt:
@@ -132,7 +132,7 @@ def finished(run: ChainRun, config: dict[str, Any]) -> ChainSampler:
         if sampler is None:
             raise
         interrupt = raised
-    if isinstance(interrupt, Stopped):  # the command line's own
+    if isinstance(interrupt, Stopped):  # raised by the command line
         interrupt.saved = run.directory is not None
         raise interrupt
     if interrupt is not None:
@@ -142,7 +142,7 @@ def finished(run: ChainRun, config: dict[str, Any]) -> ChainSampler:
 
 
 def _sampler(run: ChainRun, config: dict[str, Any], interrupt: KeyboardInterrupt | None) -> ChainSampler:
-    """What the chains have visited; an interrupt, or an error that says what to raise, if that is nothing."""
+    """Returns the sampler of the visited states; if there are none, raises the interrupt or an error."""
     own = run.options
     if not len(run.kept):
         if interrupt is not None:

@@ -1,7 +1,7 @@
-"""What is kept of running chains: states at every `thin`-th step, their energies, and the scalars to judge them by.
+"""Keeps states of running chains at every `thin`-th step, their energies, and the scalars of their diagnostics.
 
 At most `most` states are kept. When there would be more, every second kept step is dropped and `thin` doubles, so that
-what is left is what a run with the doubled `thin` would have kept: steps thin, 2·thin, 3·thin, …
+the same steps are left that a run with the doubled `thin` would have kept: thin, 2·thin, 3·thin, …
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from egm.spaces import State
 from egm.targets.base import Target, raise_on_bad_energy
 
 TOGETHER = 10_000  # states whose energies are computed at once
-LEAST_STEPS = 4  # that diagnostics need
+LEAST_STEPS = 4  # smallest number that diagnostics need
 
 
 class KeptStates:
-    """States of `chains` chains, [steps, chains, ...], on the device where they were made."""
+    """Kept states of `chains` chains, [steps, chains, ...], on the chains' device."""
 
     def __init__(self, target: Target, *, chains: int, thin: int, most: int) -> None:
         self.target, self.chains, self.thin = target, chains, thin
         self._most_steps = most // chains
         self._states: list[State] = []
         self._scalars: dict[str, Tensor] = {}  # of the first states, [steps, chains] each
-        self._described = 0  # steps that these are of
-        self._new_energies: list[Tensor] = []  # since `mean_energy` was last asked for
+        self._described = 0  # number of these steps
+        self._new_energies: list[Tensor] = []  # since the last call of `mean_energy`
 
     def __len__(self) -> int:
         return len(self._states) * self.chains
 
     def due(self, step: int) -> bool:
-        """Whether the states after a step are kept, which costs an energy for each chain."""
+        """Returns whether the states after a step are kept, which costs an energy for each chain."""
         return step % self.thin == 0
 
     @property
     def energies_to_come(self) -> int:
-        """Energy calls that the states kept so far will still cost."""
+        """Energy calls that the states kept so far still need."""
         return (len(self._states) - self._described) * self.chains
 
     def add(self, step: int, state: State) -> None:
-        """Keep the states [chains, ...] after a step, if it is due."""
+        """Keeps the states [chains, ...] after a step, if it is due."""
         if self.due(step) and len(self._states) == self._most_steps:
             self._halve()
         if self.due(step):
@@ -50,17 +50,17 @@ class KeptStates:
                 self._describe()
 
     def mean_energy(self) -> float | None:
-        """Mean energy of the states kept since the last call, None if there were none; waits for the device."""
+        """Returns the mean energy of the states kept since the last call, None without any; waits for the device."""
         self._describe()
         new, self._new_energies = self._new_energies, []
         return float(torch.cat(new).double().mean()) if new else None
 
     def visited(self) -> State:
-        """All of them, [steps, chains, ...]."""
+        """Returns all kept states, [steps, chains, ...]."""
         return {name: torch.stack([state[name] for state in self._states]) for name in self.target.space}
 
     def diagnostics(self) -> dict[str, dict[str, float]]:
-        """Mean, sd, stderr, r_hat and ess of the energy and of observables that are one number; {} for few states."""
+        """Returns mean, sd, stderr, r_hat and ess of the energy and of scalar observables; {} for few states."""
         self._describe()
         return {name: summarise(x) for name, x in self._scalars.items()} if self._described >= LEAST_STEPS else {}
 
@@ -71,7 +71,7 @@ class KeptStates:
         self.thin *= 2
 
     def _describe(self) -> None:
-        """Energies and observables of the states added since the last time."""
+        """Computes energies and observables of the states added since the last call."""
         if not self.energies_to_come:
             return
         new = self._states[self._described :]

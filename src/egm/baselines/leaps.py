@@ -6,16 +6,16 @@ uniform symbols to the target, by the published objective,
     loss = E[ ( −∂_t U_t(x) − K_t F_θ(x) − a_φ(t) )² ] / sites,        ∂_t U_t = E,
 
 with a_φ(t) a learned free-energy derivative: at the minimum, zero, the chain is exact and a_φ = d/dt log Z_t. The mean
-may be over any states. Here it is over those that simulated chains have come through, with their times, which a replay
-buffer keeps: each refresh adds all states of its chains. While training is young, chains end at a time t_end < 1, which
-grows: later states would be those of a bad sampler. `leaps-mcmc` is the same chain with Gibbs sweeps between its jumps,
-in training and in sampling.
+may be over any states. Here it is over the states that simulated chains have visited, with their times, which a replay
+buffer keeps: each refresh adds all states of its chains. Early in training, chains end at a time t_end < 1, which
+grows, because later states would come from a bad sampler. `leaps-mcmc` is the same chain with Gibbs sweeps between its
+jumps, in training and in sampling.
 
-Draws come with the weights of the chain that was simulated, whose mean is Z exactly. The published weights are those of
-continuous time, biased by the step; both agree to second order in it, so effective sample sizes can be compared.
+Draws have the weights of the simulated chain, whose mean is Z exactly. The published weights are for continuous time
+and biased by the step; both agree to second order in the step, so effective sample sizes can be compared.
 
-Energies are those of all states that differ from one at a single site, sites · n for each: once for every state in a
-gradient step, and where draws are weighed or swept, once for each step of a chain. They must be finite.
+Each state needs the energies of all sites · n states that differ from it at a single site: once for every state in a
+gradient step and, if draws have weights or sweeps, once for each step of a chain. These energies must be finite.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from egm.targets.guard import EnergyGuard
 from egm.train.buffer import ReplayBuffer
 from egm.train.method import Method
 
-#: where the defaults of the loop differ; the buffer counts states, of which a draw adds one for each step
+#: other defaults of the loop; the buffer counts states, and a draw adds one state for each step
 TRAINING: dict[str, Any] = {
     **{"batch_size": 256, "inner_steps": 50, "refresh": 128, "buffer": 25_600},
     **{"learning_rate": 5e-3, "ema": 0.99},
@@ -61,7 +61,7 @@ class LeapsOptions:
     """Options of LEAPS.
 
     Attributes:
-        anneal: share of training over which the end of the chains grows to 1.
+        anneal: share of training over which the end time of the chains grows to 1.
     """
 
     anneal: float = 0.2
@@ -99,9 +99,9 @@ class FreeEnergyRate(nn.Module):
 
 
 class Leaps(Method):
-    """The loss of LEAPS, and what its buffer holds; for the arguments see `Method`.
+    """Loss and buffer of LEAPS; for the arguments see `Method`.
 
-    `modules()` has a_φ beside the network; draws do not need it.
+    `modules()` returns the network and a_φ, which draws do not need.
     """
 
     weight_decay = 0.0
@@ -125,13 +125,13 @@ class Leaps(Method):
         self._chain = Chain(self._rates, energy.target, self.name, self.variable)
 
     def draw(self, sampler: NetworkSampler, n: int, *, steps: int | None, generator: torch.Generator) -> Simulation:
-        """The states that n chains come through on their way to t_end, in random order."""
+        """Draws the states that n chains visit on their way to t_end, in random order."""
         if not isinstance(sampler, LeapsSampler):
             raise TypeError(f"LEAPS trains a LeapsSampler, got {type(sampler).__name__}")
         return sampler.visited(n, end=self.end, steps=steps, generator=generator)
 
     def refresh(self, buffer: ReplayBuffer, drawn: Simulation) -> None:
-        """Put them into the buffer with their times."""
+        """Puts the states into the buffer with their times."""
         if drawn.times is None:
             raise ValueError("LEAPS trains on states with times")
         buffer.add({self.name: drawn.state[self.name], TIMES: drawn.times})
@@ -153,7 +153,7 @@ class Leaps(Method):
         return self.network({self.name: x}, t)[self.name]
 
     def after_step(self, progress: float) -> None:
-        """Let t_end grow."""
+        """Increases t_end."""
         share = min(1.0, progress / self.options.anneal) if self.options.anneal else 1.0
         self.end.fill_(FIRST_END + (1 - FIRST_END) * share)
 
@@ -171,12 +171,12 @@ class Leaps(Method):
 
 
 def default_network(target: Target) -> str:
-    """The network that a target gets by default."""
+    """Returns the default network of a target."""
     return "LocallyEquivariantConv" + ("" if "translation" in target.symmetries else "(positions=True)")
 
 
 def leaps_sampler(parts: Parts, *, t_min: float) -> LeapsSampler:
-    """The sampler of a locally equivariant network, untrained; the simulation begins at 0 whatever t_min is."""
+    """Returns the untrained sampler of a locally equivariant network; simulations begin at 0, t_min is ignored."""
     del t_min
     only_variable(parts.space)
     network = parts.network.module
@@ -187,7 +187,7 @@ def leaps_sampler(parts: Parts, *, t_min: float) -> LeapsSampler:
             " LocallyEquivariantConv, or declare locally_equivariant = True in a module that is"
         )
     if parts.loop.solver != "auto" or not all(isinstance(path, Uniform) for path in parts.path.paths.values()):
-        raise ValueError("LEAPS has a path and a simulation of its own; leave paths and solver out")
+        raise ValueError("LEAPS has a fixed path and a fixed simulation; leave paths and solver out")
     return LeapsSampler(**shared_parts(parts), sweeps=getattr(parts.options, "sweeps", 0))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from egm.baselines.leaps_chain import Chain
 from egm.network_sampler import NO_TARGET, Exchange, NetworkSampler
@@ -18,10 +18,10 @@ from egm.targets.guard import EnergyGuard
 
 @dataclass(kw_only=True)
 class LeapsSampler(NetworkSampler):
-    """Draws states by the jump process of a locally equivariant network; the path serves the network alone.
+    """Sampler that simulates the jump process of a locally equivariant network; only the network uses the path.
 
     Attributes:
-        sweeps: Gibbs sweeps after every four steps.
+        sweeps: number of Gibbs sweeps after every four steps.
     """
 
     sweeps: int = 0
@@ -33,18 +33,12 @@ class LeapsSampler(NetworkSampler):
         return NO_TARGET if self.target is None else None
 
     def intermediate_energy(self) -> Callable[[State, Tensor], Tensor]:
-        """U_t = t E, which is known."""
+        """Returns U_t = t E, which is exact."""
         energy = EnergyGuard(self._chain().target)
         return lambda x, t: t * energy(x)
 
     def latent(
-        self,
-        n: int,
-        *,
-        generator: torch.Generator,
-        steps: int | None = None,
-        weigh: bool = False,
-        between: Exchange | None = None,
+        self, n: int, *, generator: Generator, steps: int | None = None, weigh: bool = False, between: Exchange = None
     ) -> Simulation:
         def exchange(x: Tensor, log_ratio: Tensor, t: float) -> tuple[Tensor, Tensor]:
             state, log_ratio = between({self._name: x}, log_ratio, torch.full((), t, device=x.device))  # type: ignore[misc]
@@ -58,9 +52,9 @@ class LeapsSampler(NetworkSampler):
         return Simulation({self._name: x}, log_ratio if weigh else None)
 
     def visited(
-        self, n: int, *, end: Tensor | float = 1.0, steps: int | None = None, generator: torch.Generator
+        self, n: int, *, end: Tensor | float = 1.0, steps: int | None = None, generator: Generator
     ) -> Simulation:
-        """The states of n chains from 0 to `end`, each with a time of the step that it begins, in random order."""
+        """Returns states of n chains from 0 to `end` in random order, each with a time in the step that it begins."""
         steps = self.steps if steps is None else steps
         seen: list[Tensor] = []
         with self.evaluating():
@@ -74,9 +68,9 @@ class LeapsSampler(NetworkSampler):
         return Simulation({self._name: torch.cat(seen)[order]}, times=times[order].to(self.dtype))
 
     def reverse_log_ratio(
-        self, x_1: State, *, generator: torch.Generator, steps: int | None = None, exchanged: bool = False
+        self, x_1: State, *, generator: Generator, steps: int | None = None, exchanged: bool = False
     ) -> Tensor:
-        """The chain runs backwards from x_1; an exchange of states on the way changes nothing."""
+        """Returns the log_ratio of the chain that runs backwards from x_1; an exchange of states has no effect."""
         del exchanged
         _, log_ratio = self._chain().run(
             x_1[self._name], steps=self.steps if steps is None else steps, backwards=True, generator=generator
@@ -85,33 +79,33 @@ class LeapsSampler(NetworkSampler):
 
     @property
     def reversible(self) -> bool:
-        """The chain always runs backwards too."""
+        """Whether paths can be drawn backwards: always."""
         return True
 
     def modules(self) -> dict[str, nn.Module]:
         return {"network": self.network, "error": self.error}
 
-    def _generator(self, seed: int) -> torch.Generator:
-        return torch.Generator(self.device).manual_seed(seed)
+    def _generator(self, seed: int) -> Generator:
+        return Generator(self.device).manual_seed(seed)
 
-    def _repeated(self, n: int, *, generator: torch.Generator, steps: int | None, weigh: bool) -> Simulation:
-        """Not recorded: a replay would not count the energies of the simulation."""
+    def _repeated(self, n: int, *, generator: Generator, steps: int | None, weigh: bool) -> Simulation:
+        """Runs `latent` without a CUDA graph: a replay would not count the energies of the simulation."""
         return self.latent(n, generator=generator, steps=steps, weigh=weigh)
 
-    def _start(self, n: int, generator: torch.Generator) -> Tensor:
+    def _start(self, n: int, generator: Generator) -> Tensor:
         return self._variable.uniform((n,), generator=generator, device=self.device)
 
     def _chain(self) -> Chain:
         return Chain(self._rates, self.target, self._name, self._variable, sweeps=self.sweeps)
 
     def _rates(self, x: Tensor, t: Tensor) -> Tensor:
-        """Rounded on a GPU, as all networks of symbols are; weights are those of the rates that were drawn from."""
+        """Returns rates, rounded on a GPU as for all networks of symbols; weights use the same rates as the draws."""
         with rounding(x.device, enabled=is_built_in(self.network)):
             return self.network({self._name: x}, t)[self._name].to(self.dtype)
 
 
 def only_variable(space: Space) -> tuple[str, Categorical]:
-    """The variable of a space; raises unless there is a single one, with the same number of symbols at every site."""
+    """Returns the variable of a space; raises unless it is the only one, with equal numbers of symbols at all sites."""
     names = list(space.categorical)
     if len(names) != 1 or len(space.variables) != 1 or not isinstance(space.categorical[names[0]].n, int):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Between torch and NumPyro: energies of a target as JAX calls them (`Bridge`), and states as sites (`Layout`)."""
+"""Connects torch and NumPyro: energies of a target as JAX callbacks (`Bridge`), and states as sites (`Layout`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Sites = dict[str, Any]  # JAX or NumPy arrays by the names of NumPyro's sites
 class Bridge:
     """U and ∇U of a target on NumPy arrays of latent states, in the order of the space's variables.
 
-    An exception must not cross JAX: the first one is kept, its answer is NaN, and `check` raises it.
+    An exception must not pass through JAX: the first one is kept, NaN is returned, and `check` raises the exception.
     """
 
     def __init__(self, target: Target) -> None:
@@ -27,12 +27,12 @@ class Bridge:
         self._error: Exception | None = None
 
     def check(self) -> None:
-        """Raise what an energy call has raised."""
+        """Raises the exception that an energy call has raised."""
         if self._error is not None:
             raise self._error
 
     def energy(self, *arrays: Any) -> NDArray[Any]:
-        """U, [...]."""
+        """Returns U, [...]."""
         latent = self._latent(arrays)
         like = next(latent[name] for name in self.target.space.real)
         batch = self.target.space.batch_shape(latent, latent=True)
@@ -45,7 +45,7 @@ class Bridge:
         return found.to(like.dtype).numpy()
 
     def energy_and_gradient(self, *arrays: Any) -> tuple[NDArray[Any], dict[str, NDArray[Any]]]:
-        """U, [...], and its gradient with respect to each real variable."""
+        """Returns U, [...], and its gradient with respect to each real variable."""
         latent = self._latent(arrays)
         reals = {name: latent[name] for name in self.target.space.real}
         like = next(iter(reals.values()))
@@ -61,17 +61,17 @@ class Bridge:
         return found.to(like.dtype).numpy(), {name: g.to(like.dtype).numpy() for name, g in gradient.items()}
 
     def projected(self, latent: State) -> State:
-        """Centred variables projected on centred states."""
+        """Projects centred variables on centred states."""
         real = self.target.space.real
         return {name: real[name].project(z) if name in real else z for name, z in latent.items()}
 
     def _outside(self, latent: State) -> State:
-        """z − Pz of each centred variable."""
+        """Returns z − Pz of each centred variable."""
         centred = {name: v for name, v in self.target.space.real.items() if v.centered}
         return {name: latent[name] - v.project(latent[name]) for name, v in centred.items()}
 
     def _confinement(self, latent: State) -> Tensor | float:
-        """Σ ½‖z − Pz‖², [...]."""
+        """Returns Σ ½‖z − Pz‖², [...]."""
         batch = self.target.space.batch_shape(latent, latent=True)
         return sum(0.5 * z.square().reshape(*batch, -1).sum(-1) for z in self._outside(latent).values())
 
@@ -79,7 +79,7 @@ class Bridge:
         tensors = [torch.from_numpy(np.array(array)) for array in arrays]  # copies: JAX's own memory is read-only
         latent = dict(zip(self.target.space, tensors, strict=True))
         for name, variable in self.target.space.categorical.items():
-            # A chain that has tried all symbols of its site goes on until the others have, and then forgets about it.
+            # A chain that has tried all symbols of its site continues until the others have; the surplus is discarded.
             most = torch.as_tensor(variable.counts(latent[name])) - 1
             latent[name] = torch.minimum(latent[name].long(), most)
         return latent
@@ -87,20 +87,20 @@ class Bridge:
 
 @dataclass(frozen=True)
 class Layout:
-    """States as NumPyro's sites: a Real is a site of its name; NumPyro wants equal numbers of symbols within a site, so
-    a Categorical is one site "name/n" for each number n of symbols that it has, over the places that have it.
+    """States as NumPyro's sites: a Real is a site of the same name. NumPyro needs equal numbers of symbols within a
+    site, so a Categorical is one site "name/n" for each number n of symbols, over the places that have n symbols.
     """
 
     space: Space
 
     def groups(self, name: str) -> dict[str, tuple[int, NDArray[np.int64]]]:
-        """Number of symbols and places (flat) for each site of a categorical variable."""
+        """Returns the number of symbols and the places (flat) for each site of a categorical variable."""
         variable = self.space.categorical[name]
         counts = np.asarray(torch.as_tensor(variable.n).expand(variable.shape).flatten())
         return {f"{name}/{n}": (int(n), np.flatnonzero(counts == n)) for n in np.unique(counts)}
 
     def sites(self, latent: State, *, dtype: Any) -> Sites:
-        """Sites [chains, ...] of latent states [chains, ...], reals in the dtype that JAX computes with."""
+        """Returns sites [chains, ...] of latent states [chains, ...], reals in the dtype that JAX computes with."""
         found: Sites = {name: latent[name].cpu().numpy().astype(dtype) for name in self.space.real}
         for name in self.space.categorical:
             flat = latent[name].flatten(1).cpu().numpy().astype(np.int32)
@@ -108,7 +108,7 @@ class Layout:
         return found
 
     def state(self, kept: list[Sites]) -> State:
-        """Latent states [steps, chains, ...] of sites [chains, ...] at each step."""
+        """Returns latent states [steps, chains, ...] of sites [chains, ...] at each step."""
         found: State = {}
         for name, variable in self.space.variables.items():
             if name in self.space.real:

@@ -1,19 +1,20 @@
-"""NumPyro's samplers for mixed spaces, `MixedHMC` and `DiscreteHMCGibbs`, on any target (`run`).
+"""Runs NumPyro's samplers for mixed spaces, `MixedHMC` and `DiscreteHMCGibbs`, on any target (`run`).
 
-`MixedHMC` (Zhou 2020) gives each symbol a clock of its own and updates it by a Gibbs proposal whenever that runs out,
-within a Hamiltonian trajectory of the reals; the whole trajectory is accepted or not. `DiscreteHMCGibbs` alternates a
-Gibbs scan of the symbols with a NUTS trajectory of the reals. Both take a NumPyro model, here
+`MixedHMC` (Zhou 2020) gives each symbol its own clock and updates the symbol by a Gibbs proposal when the clock runs
+out, within a Hamiltonian trajectory of the reals; the whole trajectory is accepted or rejected. `DiscreteHMCGibbs`
+alternates a Gibbs scan of the symbols with a NUTS trajectory of the reals. Both take a NumPyro model, here
 
     z ~ flat on latent coordinates,   symbols ~ flat,   factor −U(z, symbols),   U(z) = E(x(z)) − log |∂x/∂z|,
 
 whose U is computed by torch: JAX calls back (`jax.pure_callback`) for U, or for U and ∇U together where it
-differentiates. So the target counts what is really called, and no energy has to be written twice. A centred variable is
+differentiates. So the target counts the actual calls, and no energy has to be written twice. A centred variable is
 sampled without its constraint, with ½‖z − Pz‖² added to U(Pz), P the projection on centred states: both parts are
 independent, and Pz has the right law.
 
-Chains advance together (`jax.vmap`), each callback has a state of every chain. Where trajectories differ in length, the
-shorter ones are computed on and thrown away, and those calls are counted, because they were made: a few per cent with
-four chains, up to half of all calls with 64. A callback adds a fraction of a millisecond to a call of the energy.
+Chains advance together (`jax.vmap`), each callback has a state of every chain. If trajectories differ in length, the
+shorter ones are continued and the surplus is discarded. The calls of the surplus are counted, because they were made: a
+few per cent with four chains, up to half of all calls with 64. A callback adds a fraction of a millisecond to a call of
+the energy.
 """
 
 from __future__ import annotations
@@ -49,19 +50,19 @@ def run(
     init: State | None = None,
     progress: bool = False,
 ) -> Chains:
-    """Run chains of NumPyro, with its adaptation of step size and (diagonal) mass matrix during warm-up.
+    """Runs chains of NumPyro, with its adaptation of step size and (diagonal) mass matrix during warm-up.
 
     Args:
         target: the distribution; it needs real and categorical variables.
         algorithm: "mixed-hmc" (`MixedHMC`) or "nuts-gibbs" (`DiscreteHMCGibbs` around `NUTS`).
         chains: number of chains, all advanced together.
-        warmup: steps that adapt and are thrown away.
-        steps: draws to keep of each chain, 1000 if neither this nor `calls` is given.
-        calls: stop after so many energy and gradient calls in all, warm-up included, in the place of `steps`; the step
-            that reaches that number is finished.
+        warmup: steps that adapt and are discarded.
+        steps: states to keep of each chain, 1000 if neither this nor `calls` is given.
+        calls: stop after this number of energy and gradient calls in all, warm-up included, instead of `steps`; the
+            step that reaches this number is finished.
         trajectory_length: time of a trajectory of "mixed-hmc"; by default a quarter of a period of the Gaussian that
-            the adapted mass matrix fits, after which it has forgotten where it was.
-        seed: seeds every random number.
+            the adapted mass matrix fits, after which the state no longer depends on the start.
+        seed: seed of every random number.
         init: state [chains, ...] to start from; draws of the space's reference law if left out.
         progress: write a line to stderr every few seconds.
 
@@ -83,7 +84,7 @@ def run(
     acceptances, leapfrogs = [], []
 
     def made() -> int:
-        """Calls so far, and those that the energies of the draws will take."""
+        """Returns the number of calls so far, including future calls for the energies of the kept states."""
         return target.energy_calls - called + target.score_calls - scored + chains * len(kept)
 
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
@@ -138,7 +139,7 @@ def _check(target: Target, algorithm: str, **limits: int | None) -> None:
 
 
 def _model(jax: Any, numpyro: Any, layout: Layout, bridge: Bridge) -> Callable[[], None]:
-    """The model of the module's docstring."""
+    """Returns the model of the module's docstring."""
     space, dist, jnp = layout.space, numpyro.distributions, jax.numpy
     float_dtype = jnp.result_type(float)
     scalar = jax.ShapeDtypeStruct((), float_dtype)

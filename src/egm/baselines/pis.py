@@ -1,4 +1,4 @@
-"""PIS, the path integral sampler: a Brownian motion from the origin is steered so that it ends in the target.
+"""PIS, the path integral sampler: steers a Brownian motion from the origin so that it ends in the target.
 
     dX = u_θ(X, t) dt + dW,      u_θ = (x̂_1 − X)/(1 − t),      x_{k+1} = x_k + h u_k + √h ε_k.
 
@@ -6,13 +6,13 @@ Without u it ends in N(0, I), so the path weights of these steps are
 
     log w = −E(x_1) − log N(x_1; 0, I) − Σ_k [ ½h |u_k|² + √h u_k·ε_k ].
 
-They are those of the steps that the trained sampler takes: on the path of a Brownian motion (`egm.paths.Foellmer`),
-widened by the error that the reference law has, a bridge is this Euler–Maruyama step. The loss −E[log w] is, log Z
-apart, the divergence of the steered from the target's paths; of its terms the last has the mean zero and is left out.
-It is minimised by gradients through all steps and through the energy at the end, so no buffer is needed; every state
-costs one energy and one gradient of it. States of zero density have no gradient and are left out, so nothing is learned
-about hard walls (the bound that is logged is then −inf). Modes that the sampler does not visit do not enter the loss:
-it may lose them.
+The steps of the trained sampler have the same weights: on the path of a Brownian motion (`egm.paths.Foellmer`), widened
+by the error of the reference law, a bridge is this Euler–Maruyama step. The loss −E[log w] is, up to log Z, the
+divergence of the steered paths from the target's paths; its last term has mean zero and is left out. The loss is
+minimised by gradients through all steps and through the energy at the end, so no buffer is needed; every state costs
+one energy and one gradient of the energy. States of zero density have no gradient and are left out, so nothing is
+learned about hard walls (the logged bound is then −inf). Modes that the sampler does not visit do not enter the loss,
+so the sampler may lose them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class PISOptions:
 
 
 class PIS(Method):
-    """The loss of PIS; for the arguments see `Method`."""
+    """Loss of PIS; for the arguments see `Method`."""
 
     needs_draws = False
 
@@ -84,12 +84,12 @@ class PIS(Method):
         self.parameter = next(network.parameters())
 
     def end_points(self, buffer: ReplayBuffer, n: int, generator: torch.Generator) -> State:
-        """Where n simulations begin."""
+        """Draws the initial states of n simulations."""
         like = {"dtype": self.parameter.dtype, "device": self.parameter.device}
         return self.path.prior_sample((n,), float(self.grid[0]), generator=generator, **like)
 
     def losses(self, x_1: State, *, first: bool, generator: torch.Generator) -> dict[str, Tensor]:
-        """See `Method.losses`; here x_1 is where simulations begin."""
+        """See `Method.losses`; here x_1 are the initial states of simulations."""
         x, cost, chance = self._steered(x_1, generator)
         fixed = {name: y.detach() for name, y in x.items()}
         energy, gradient = self.energy.with_gradient(fixed)
@@ -104,7 +104,7 @@ class PIS(Method):
         return {"loss": loss, "elbo": log_w.mean(), "ess": weight_ess(log_w)}
 
     def _steered(self, x: State, generator: torch.Generator) -> tuple[State, Tensor, Tensor]:
-        """x_1, Σ ½h |u|² + log N(x_1; 0, I), and Σ √h u·ε without its gradient, [n] each."""
+        """Returns x_1, Σ ½h |u|² + log N(x_1; 0, I), and Σ √h u·ε without its gradient, [n] each."""
         n, variables = len(next(iter(x.values()))), self.path.space.real
         cost, chance = self.parameter.new_zeros((2, n))
         for t, r in pairwise(self.grid.tolist()):
@@ -124,7 +124,7 @@ class PIS(Method):
 
 
 def _sum(x: Tensor) -> Tensor:
-    """Over all axes but the first."""
+    """Sums over all axes but the first."""
     return x.reshape(len(x), -1).sum(1)
 
 

@@ -1,7 +1,7 @@
-"""`egm.check`: look at a target before training, in seconds, and say in plain words what is wrong and how to mend it.
+"""`egm.check`: inspects a target before training, in seconds, and reports what is wrong and how to fix it.
 
-The checks ask for energies alone (and gradients, where there are any); nothing is trained. What they cannot see: a
-wrong energy that is a proper density, modes that no descent from the reference law reaches, and the sign on purely
+The checks evaluate only energies (and gradients, if there are any); nothing is trained. They cannot detect a wrong
+energy that is a proper density, modes that no descent from the reference law reaches, or the wrong sign on purely
 discrete spaces, where every energy can be normalised.
 """
 
@@ -32,13 +32,13 @@ def check(
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
 ) -> Inspection:
-    """Inspect a target.
+    """Inspects a target.
 
     Args:
         target: the target.
-        device: where its energies are asked for.
-        dtype: of the real variables, as they will be in training; where it matters doubles are used as well.
-        seed: of the states that are tried.
+        device: device of the states.
+        dtype: dtype of the real variables, as in training; some checks use float64 instead.
+        seed: seed of the states.
 
     >>> import egm
     >>> target = egm.Target(egm.Space(x=egm.Real(2)), lambda x: -0.5 * x.square().sum(-1))  # the sign is wrong
@@ -76,14 +76,14 @@ def check(
 
 
 def _look_closer(probe: Probe) -> Iterator[Finding]:
-    """All checks that need an energy which can be called, as far as they go."""
+    """Yields the findings of the checks that need an energy without faults of calling."""
     probe.measure()
     first = check_values(probe)
     yield from first
     yield from check_speed(probe)
     yield from _centred(probe)
     if not probe.space.real or any(finding.level == "problem" for finding in first):
-        return  # what follows would see the same again
+        return  # the other checks would report the same again
     precise = Probe(probe.target, device=probe.device, dtype=torch.float64, seed=probe.generator.initial_seed())
     try:
         precise.measure()
@@ -99,12 +99,12 @@ def _look_closer(probe: Probe) -> Iterator[Finding]:
     ends, lowest = valleys(precise)
     improper = check_rays(precise, lowest)
     yield from improper
-    if not any(finding.name in ("sign", "improper") for finding in improper):  # descents without an end say nothing
+    if not any(finding.name in ("sign", "improper") for finding in improper):  # otherwise descents have no end
         yield from check_landscape(precise, ends)
 
 
 def _centred(probe: Probe) -> list[Finding]:
-    """Energies of centred variables that change under a common shift."""
+    """Finds centred variables whose common shift changes the energy."""
     findings = []
     for name, variable in probe.space.real.items():
         if not variable.centered:
@@ -115,7 +115,7 @@ def _centred(probe: Probe) -> list[Finding]:
         if not torch.allclose(moved, still, rtol=1e-3, atol=1e-3):
             text = (
                 f"{name} is centered, but the energy changes when all particles move together. That is harmless: draws"
-                " have their centre of mass at zero, and log Z is that of the energy restricted to such states"
+                " have their centre of mass at zero, and log Z belongs to the energy restricted to such states"
             )
             findings.append(Finding("note", "centred", text))
     return findings

@@ -1,4 +1,4 @@
-"""Whether the energy can be called as the library calls it: keyword arguments, any leading shape, no side effects.
+"""Checks that the energy can be called as the library calls it: keyword arguments, any leading shape, no side effects.
 
 A fault here stops the inspection, because nothing that such an energy returns can be trusted.
 """
@@ -16,18 +16,18 @@ LEADING = ((24,), (1,), (2, 3, 4), ())
 
 
 def check_calls(probe: Probe) -> list[Finding]:
-    """Mutated input, exceptions, and all that `Target.check` refuses: shape, type, device, randomness, batching."""
+    """Finds mutated input, exceptions, and what `Target.check` refuses: shape, type, device, randomness, batching."""
     state = probe.states(24)
     given = {name: x.clone() for name, x in state.items()}
     error = None
     try:
         probe.target.check_calls(given)
-    except Exception as raised:  # of the user's code, whatever it is
+    except Exception as raised:  # any exception of the user's code
         error = raised
     changed = [name for name in state if not torch.equal(given[name], state[name])]
     if changed:
         text = (
-            f"the energy writes into {', '.join(changed)}, so the sampler's own states change under it; compute new"
+            f"the energy writes into {', '.join(changed)}, which changes the sampler's states; compute new"
             " tensors instead (x = x - 1, not x -= 1; no functions that end in _; or start with x.clone())"
         )
         return [Finding("problem", "changes its input", text)]
@@ -41,7 +41,7 @@ def check_calls(probe: Probe) -> list[Finding]:
             Finding(
                 "problem",
                 "precision",
-                f"the energy comes back as {energy.dtype}, whose two or three digits are too few for weights exp(−E);"
+                f"the energy is returned as {energy.dtype}, whose two or three digits are too few for weights exp(−E);"
                 " compute it in the dtype of the states (x.dtype), or in float32",
             )
         ]
@@ -49,7 +49,7 @@ def check_calls(probe: Probe) -> list[Finding]:
 
 
 def _explained(probe: Probe, state: State, error: Exception) -> Finding:
-    """An exception of the energy: for certain symbols, for certain leading shapes, or always."""
+    """Explains an exception of the energy: for certain symbols, for certain leading shapes, or always."""
     raised = f"{type(error).__name__}: {error}"
     bad, fine = _symbols(probe)
     if bad and fine:
@@ -73,7 +73,7 @@ def _explained(probe: Probe, state: State, error: Exception) -> Finding:
 
 
 def _symbols(probe: Probe) -> tuple[list[str], list[str]]:
-    """Symbols that make the energy raise wherever they are, and those that do not."""
+    """Returns the symbols for which the energy raises at every site, and the other symbols."""
     bad, fine = [], []
     for name, variable in probe.space.categorical.items():
         for symbol in range(min(variable.size, 64)):

@@ -1,4 +1,4 @@
-"""What the inspection of a target says: findings, each with its fix, and a verdict."""
+"""The result of an inspection: findings, each with its fix, and a verdict."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Level = Literal["problem", "warning", "note"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found.
+    """One result of a check.
 
     Attributes:
         level: "problem" (training would fail or sample something else), "warning" (it would be slow, poor or limited),
             or "note" (harmless, good to know).
-        name: of the check, a word or two.
-        text: what was seen, and what to do about it.
+        name: name of the check, a word or two.
+        text: description of the result, and what to do about it.
     """
 
     level: Level
@@ -29,14 +29,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Inspection:
-    """All findings about a target, the worst first, and what they took.
+    """All findings about a target, the worst first, and their cost.
 
     Attributes:
         target: how the target prints.
         findings: the findings.
-        complete: False where the energy could not be called properly, so that the later checks were left out.
-        energy_calls: states whose energy was asked for.
-        seconds: of the inspection.
+        complete: False if the energy could not be called properly, so that the later checks were left out.
+        energy_calls: number of states whose energy was evaluated.
+        seconds: duration of the inspection.
     """
 
     target: str
@@ -47,16 +47,16 @@ class Inspection:
 
     @property
     def ok(self) -> bool:
-        """Whether there is no problem; warnings and notes may be there."""
+        """Whether there are no problems; there may be warnings and notes."""
         return not self.at("problem")
 
     def at(self, level: Level) -> tuple[Finding, ...]:
-        """The findings of one level."""
+        """Returns the findings of one level."""
         return tuple(finding for finding in self.findings if finding.level == level)
 
     @property
     def verdict(self) -> str:
-        """One line."""
+        """Summary in one line."""
         warnings = _counted(len(self.at("warning")), "warning")
         cost = f"({self.energy_calls} energies in {self.seconds:.1f} s)"
         if self.ok:

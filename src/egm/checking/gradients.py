@@ -1,4 +1,4 @@
-"""Gradients of real variables: present, finite, and equal to finite differences (U(z+hu) − U(z−hu))/2h = u·∇U."""
+"""Checks that gradients of reals exist, are finite, and equal finite differences (U(z+hu) − U(z−hu))/2h = u·∇U."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WITHOUT = "egm-sp, egm, egm-bs and gibbs on symbols need none; mala, tempering o
 
 
 def check_gradients(probe: Probe) -> list[Finding]:
-    """Missing, non-finite and wrong gradients."""
+    """Finds missing, non-finite and wrong gradients."""
     if not probe.space.real:
         return []
     latent = probe.latent(probe.count(64, least=8))
@@ -21,7 +21,7 @@ def check_gradients(probe: Probe) -> list[Finding]:
     except EnergyError:
         text = f"the energy has no gradient (.detach(), .item(), NumPy, or no torch operations); {WITHOUT}"
         return [Finding("warning", "gradient", text)]
-    except EnergyRaised as error:  # by a backward function: the energy itself has been called before
+    except EnergyRaised as error:  # by a backward function: the energy itself did not raise before
         text = f"the gradient of the energy cannot be computed ({error.__cause__}); {WITHOUT}"
         return [Finding("problem", "gradient", text)]
     findings = []
@@ -51,7 +51,7 @@ def _compared(probe: Probe, latent: dict[str, torch.Tensor], name: str, slope: t
 
     found, coarse = difference(step), difference(2 * step)
     told = flat(slope * unit).double().sum(1)
-    # A difference that has not converged (kinks, walls, rounding) is no judge.
+    # The tolerance grows where differences have not converged (kinks, walls, rounding).
     rounding = probe.eps * energy.abs() / step
     allowed = 1e-3 * (1 + found.abs()) + 10 * (found - coarse).abs() + 10 * rounding
     wrong = (told - found).abs() > allowed

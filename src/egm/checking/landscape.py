@@ -1,10 +1,10 @@
-"""Where the modes are: a short descent of U from reference draws, and the widths of the valleys it ends in.
+"""Finds where the modes are, by short descents of U from draws of the reference law, and how wide their valleys are.
 
 Each state moves by s·u, u = −∇U/|∇U| (a random direction where there is no gradient), whenever that lowers U; s grows
-after a success and shrinks after a failure, so no step size has to be known. Sites are redrawn one by one in between.
-The width of a valley along a coordinate is the distance at which U is higher by ½ on both sides, one standard deviation
-of a Gaussian; unlike a curvature it does not mind kinks and walls. Modes many reference widths away, and valleys much
-narrower than the reference law, ask for another loc and scale.
+after a success and shrinks after a failure, so no step size is needed. In between, sites are redrawn one by one. The
+width of a valley along a coordinate is the distance at which U is higher by ½ on both sides, one standard deviation of
+a Gaussian; unlike a curvature it also works at kinks and walls. Modes many reference widths away, and valleys much
+narrower than the reference law, need another loc and scale.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from egm.targets.base import EnergyError
 
 FAR = 10.0  # reference widths
 NARROW = 0.01
-ENTRIES = 32  # of a variable, at most
+ENTRIES = 32  # largest number of entries of a variable that are tried
 RADII = [10.0 ** (2 - k / 2) for k in range(15)]  # reference widths, from a hundred to 1e-5
 
 
 def valleys(probe: Probe) -> tuple[State, float]:
-    """Where descents from the reference law end (those with finite U), and the lowest U."""
+    """Returns the ends of descents from the reference law (those with finite U), and the lowest U."""
     ends = descend(probe, probe.latent(probe.count(64, least=8)), steps=probe.count(100, least=30))
     energy = probe.potential(ends)
     finite = energy.isfinite()
@@ -33,7 +33,7 @@ def valleys(probe: Probe) -> tuple[State, float]:
 
 
 def check_landscape(probe: Probe, ends: State) -> list[Finding]:
-    """Modes far from the reference law, and modes far narrower than it, by the ends of descents."""
+    """Finds modes far from the reference law, and modes far narrower than the law, by the ends of descents."""
     if not len(next(iter(ends.values()))):
         return []
     findings: list[Finding] = []
@@ -63,7 +63,7 @@ def check_landscape(probe: Probe, ends: State) -> list[Finding]:
 
 
 def descend(probe: Probe, latent: State, *, steps: int) -> State:
-    """Latent states after some steps downhill."""
+    """Returns latent states after some steps downhill."""
     real, n = probe.space.real, len(next(iter(latent.values())))
     energy, gradient = _with_gradient(probe, latent)
     size = torch.full((n,), 0.5, dtype=energy.dtype, device=energy.device)
@@ -82,7 +82,7 @@ def descend(probe: Probe, latent: State, *, steps: int) -> State:
 
 
 def _with_gradient(probe: Probe, latent: State) -> tuple[Tensor, State]:
-    """U and ∇U; random directions where there is no gradient."""
+    """Returns U and ∇U, or random directions where there is no gradient."""
     try:
         energy, gradient = probe.potential_and_gradient(latent)
         gradient = {name: g.nan_to_num(0.0, 0.0, 0.0) for name, g in gradient.items()}
@@ -111,7 +111,7 @@ def _moved(probe: Probe, latent: State, gradient: State, size: Tensor) -> State:
 
 
 def _redrawn(probe: Probe, latent: State) -> State:
-    """One site of each categorical variable drawn again."""
+    """Redraws one site of each categorical variable."""
     changed = dict(latent)
     for name, variable in probe.space.categorical.items():
         symbols = latent[name].reshape(len(latent[name]), -1).clone()
@@ -123,7 +123,7 @@ def _redrawn(probe: Probe, latent: State) -> State:
 
 
 def _widths(probe: Probe, ends: State, name: str) -> Tensor:
-    """Median widths of the valleys along the first entries of a variable, [entries]; inf where U does not rise."""
+    """Returns median widths of the valleys along the first entries of a variable, [entries]; inf if U does not rise."""
     few = {key: z[: probe.count(16, least=4)] for key, z in ends.items()}
     z, size = few[name], flat(few[name]).shape[1]
     chosen = min(ENTRIES, size)
@@ -144,10 +144,10 @@ def _widths(probe: Probe, ends: State, name: str) -> Tensor:
 
 
 def _suggested(variable: Real, z: Tensor, widths: Tensor) -> str:
-    """loc and scale by the ends of descents: their medians, and their spread or the widths of the valleys.
+    """Suggests loc and scale by the ends of descents: their medians, and their spread or the widths of the valleys.
 
-    Whatever the law, the median lies between the order statistics n/2 ± 3√n/2 of n draws (three standard deviations of
-    their ranks); where zero does as well, loc is zero.
+    For any law, the median lies between the order statistics n/2 ± 3√n/2 of n draws (three standard deviations of their
+    ranks); if zero lies there too, loc is zero.
     """
     loc = torch.as_tensor(variable.loc, dtype=z.dtype, device=z.device)
     scale = torch.as_tensor(variable.scale, dtype=z.dtype, device=z.device)

@@ -1,4 +1,4 @@
-"""What all checks share: a target, draws of its reference law at any width, and how much may be asked of it.
+"""The probe of all checks: a target, draws of its reference law at any width, and the number of states to evaluate.
 
 Checks work in latent coordinates z, in which the reference law is a standard Gaussian (× uniform symbols) and the
 density is exp(−U(z)), U(z) = E(x(z)) − log |∂x/∂z|.
@@ -17,11 +17,11 @@ from torch import Tensor
 from egm.spaces import State
 from egm.targets.base import EnergyError, Target
 
-SECONDS_A_STATE = 1e-4  # of an energy for which the checks take a few seconds; slower ones are asked less
+SECONDS_A_STATE = 1e-4  # at which the checks take a few seconds; slower energies are evaluated on fewer states
 
 
 class EnergyRaised(Exception):
-    """The energy raised something, which is the cause of this exception."""
+    """Error that the energy raised an exception, which is the cause of this one."""
 
 
 class Probe:
@@ -29,7 +29,7 @@ class Probe:
 
     Attributes:
         effort: share of the usual number of states, less than one for slow energies.
-        eps: relative rounding error of the energy's own dtype, whatever that of the states is.
+        eps: relative rounding error of the energy's dtype, which may differ from the states' dtype.
     """
 
     def __init__(self, target: Target, *, device: torch.device | str, dtype: torch.dtype, seed: int) -> None:
@@ -39,7 +39,7 @@ class Probe:
         self.effort, self.eps = 1.0, torch.finfo(dtype).eps
 
     def measure(self) -> None:
-        """Set effort and eps by a small batch, and by a larger one unless that would take long."""
+        """Sets effort and eps by a small batch, and by a larger one unless that would take long."""
         with torch.no_grad(), _own_exceptions():
             self.eps = torch.finfo(self.target.energy(**self.states(8)).dtype).eps
         for n in (8, 64):
@@ -54,11 +54,11 @@ class Probe:
                 break
 
     def count(self, usual: int, *, least: int) -> int:
-        """How many states to use where `usual` are used for a fast energy."""
+        """Returns how many states to use if `usual` states are used for a fast energy."""
         return max(least, round(self.effort * usual))
 
     def latent(self, n: int, *, width: float = 1.0) -> State:
-        """n latent states, the reals `width` times as wide as the reference law."""
+        """Draws n latent states, the reals `width` times as wide as the reference law."""
         reals = {
             name: width * v.noise((n,), generator=self.generator, dtype=self.dtype, device=self.device)
             for name, v in self.space.real.items()
@@ -70,32 +70,32 @@ class Probe:
         return {name: reals[name] if name in reals else symbols[name] for name in self.space}
 
     def states(self, n: int, *, width: float = 1.0) -> State:
-        """The same as x."""
+        """Draws states as `latent`, in the coordinates x."""
         return self.space.from_latent(self.latent(n, width=width))
 
     def energy(self, state: State) -> Tensor:
-        """E(x) in double precision, [...]."""
+        """Returns E(x) in double precision, [...]."""
         with torch.no_grad(), _own_exceptions():
             return self.target.energy(**state).double()
 
     def potential(self, latent: State) -> Tensor:
-        """U(z) in double precision, [...]."""
+        """Returns U(z) in double precision, [...]."""
         with torch.no_grad(), _own_exceptions():
             return self.target.latent_energy(latent).double()
 
     def potential_and_gradient(self, latent: State) -> tuple[Tensor, State]:
-        """U(z) and ∇U(z); raises `EnergyError` where there is no gradient."""
+        """Returns U(z) and ∇U(z); raises `EnergyError` if there is no gradient."""
         with _own_exceptions():
             return self.target.latent_energy_and_gradient(latent)
 
     def noise(self, *shape: int) -> Tensor:
-        """Standard Gaussian numbers."""
+        """Draws standard Gaussian numbers."""
         return torch.randn(shape, generator=self.generator, dtype=self.dtype, device=self.device)
 
 
 @contextmanager
 def _own_exceptions() -> Iterator[None]:
-    """What the user's energy raises, as `EnergyRaised`; missing gradients stay what they are."""
+    """Turns exceptions of the user's energy into `EnergyRaised`, except `EnergyError` (a missing gradient)."""
     try:
         yield
     except EnergyError:
@@ -105,12 +105,12 @@ def _own_exceptions() -> Iterator[None]:
 
 
 def flat(x: Tensor) -> Tensor:
-    """A batch of arrays as rows, [n, entries]; numbers too."""
+    """Returns a batch of arrays or numbers as rows, [n, entries]."""
     return x.reshape(len(x), -1)
 
 
 def shown(state: State, index: int) -> str:
-    """One state of a batch as text, its arrays cut after six entries."""
+    """Returns one state of a batch as text, its arrays cut after six entries."""
     parts = []
     for name, x in state.items():
         entries = x[index].flatten().tolist()
@@ -120,7 +120,7 @@ def shown(state: State, index: int) -> str:
 
 
 def entry(name: str, shape: tuple[int, ...], place: int) -> str:
-    """The name of one entry of an array: "x[0, 2]"."""
+    """Returns the name of one entry of an array: "x[0, 2]"."""
     if not shape:
         return name
     index = []
@@ -131,12 +131,12 @@ def entry(name: str, shape: tuple[int, ...], place: int) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """The first few of some names."""
+    """Returns the first few names as text."""
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def rounded(x: float, *, beside: float | None = None) -> float:
-    """A number to suggest: to two digits, or to as many as matter beside a width, a tenth of it."""
+    """Rounds a number for a suggestion: to two digits, or to a tenth of the width `beside`."""
     if x == 0 or not math.isfinite(x):
         return 0.0
     return float(f"{x:.2g}") if beside is None else round(x, 1 - math.floor(math.log10(beside))) + 0.0

@@ -1,8 +1,8 @@
-"""Whether exp(−U) decays: U along straight lines from reference draws, z + r·u at r = 0, near and far.
+"""Checks that exp(−U) decays, by U along lines z + r·u from draws of the reference law, at r = 0, near and far.
 
 A density that can be normalised has ∫ exp(−U(z + r u)) dr finite along almost every line, so U must gain more than
-log(far/near) from near to far. An energy that falls instead has most likely the wrong sign; one that stays is improper
-along u; one that has hardly changed at near, a hundred reference widths out, has too small a scale.
+log(far/near) from near to far. If U falls instead, the sign is most likely wrong; if U stays, the density is improper
+along u; if U has barely changed at near, a hundred reference widths out, the scale is too small.
 
 Lines move one real variable at a time: single entries, all entries together (a translation), and random directions.
 """
@@ -19,24 +19,24 @@ from egm.checking.findings import Finding
 from egm.checking.probe import Probe, entry, listed
 from egm.spaces import Real
 
-ENTRIES = 32  # of a variable, at most; the others are like them
+ENTRIES = 32  # largest number of entries of a variable that are tried; the others are assumed to be alike
 STARTS = 8
 
 
 @dataclass
 class Lines:
-    """What U does along lines, medians over starts, [lines]."""
+    """U along lines, medians over starts, [lines]."""
 
     labels: list[str]
     start: float  # U at the starts
-    rise: Tensor  # what U gains from there to near
-    height: Tensor  # U near, above the lowest that was found
-    gained: Tensor  # and from near to far
+    rise: Tensor  # gain of U from the starts to near
+    height: Tensor  # U at near, above the lowest U that was found
+    gained: Tensor  # gain of U from near to far
     needed: float  # half of log(far/near)
 
 
 def check_rays(probe: Probe, lowest: float) -> list[Finding]:
-    """Improper directions, energies that fall without bound, and reference laws that are far too narrow.
+    """Finds improper directions, energies that fall without bound, and reference laws that are far too narrow.
 
     Args:
         probe: the target.
@@ -55,7 +55,7 @@ def check_rays(probe: Probe, lowest: float) -> list[Finding]:
         findings += _improper(name, variable, lines, stays & same, stays & ~same, together=together)
         if variable.constraint is None and bool(slow.any()):
             text = (
-                f"the energy hardly changes over a hundred reference widths along {_named(lines, slow)}: the reference"
+                f"the energy barely changes over a hundred reference widths along {_named(lines, slow)}: the reference"
                 f" law is too narrow; raise scale (now {variable.scale if isinstance(variable.scale, float) else '…'})"
                 " to the spread that you expect"
             )
@@ -131,7 +131,7 @@ def _along_lines(probe: Probe, name: str, variable: Real, lowest: float) -> Line
 
 
 def _directions(probe: Probe, name: str, variable: Real) -> tuple[Tensor, list[str]]:
-    """Unit steps of single entries, both ways, two random directions and all entries together, [lines, *shape]."""
+    """Returns unit steps of single entries (both ways), two random directions and all entries, [lines, *shape]."""
     size = math.prod(variable.latent_shape)
     chosen = torch.randperm(size, generator=probe.generator, device=probe.device)[:ENTRIES].sort().values
     single = torch.zeros(len(chosen), size, dtype=probe.dtype, device=probe.device)
@@ -148,7 +148,7 @@ def _directions(probe: Probe, name: str, variable: Real) -> tuple[Tensor, list[s
 
 
 def _named(lines: Lines, which: Tensor) -> str:
-    """The lines by name, single entries first, each once."""
+    """Returns the names of the chosen lines, each once; only single entries, if there are any."""
     names = dict.fromkeys(label for label, chosen in zip(lines.labels, which.tolist(), strict=True) if chosen)
     single = [label for label in names if " " not in label]
     return listed(single or list(names))

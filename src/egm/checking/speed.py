@@ -1,7 +1,7 @@
-"""What an energy costs: one state at a time and many together.
+"""Measures what an energy costs for one state and for many together.
 
-A loop over states shows in the number of torch operations, which then grows with the batch, whatever else the machine
-is doing; loops outside torch show in the time alone.
+A loop over states shows in the number of torch operations, which then grows with the batch and does not depend on the
+load of the machine; loops outside torch show only in the time.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from egm.checking.probe import Probe
 
 TRAINING = 1_000_000  # energies, the order of a short training run
 MINUTES = 10.0
-NOTICEABLE = 1e-4  # seconds a state
+NOTICEABLE = 1e-4  # seconds per state
 
 
 def check_speed(probe: Probe) -> list[Finding]:
-    """Energies that gain nothing by batching, or that would make training long."""
+    """Finds energies that gain nothing by batching, or that would make training long."""
     n = probe.count(1000, least=24)
     alone, together = (_seconds(probe, size) for size in (1, n))
     each = together / n
@@ -49,7 +49,7 @@ def check_speed(probe: Probe) -> list[Finding]:
 
 
 def _seconds(probe: Probe, states: int) -> float:
-    """The least of three times."""
+    """Returns the least of three times."""
     state, taken = probe.states(states), []
     for _ in range(3):
         begin = time.perf_counter()
@@ -59,14 +59,14 @@ def _seconds(probe: Probe, states: int) -> float:
 
 
 def _operations(probe: Probe, states: int) -> int:
-    """Number of torch functions that an energy calls."""
+    """Returns the number of torch functions that an energy calls."""
     with _Counter() as counter:
         probe.energy(probe.states(states))
     return counter.calls
 
 
 class _Counter(TorchFunctionMode):
-    """Counts calls of torch functions."""
+    """Counter of calls of torch functions."""
 
     calls = 0
 

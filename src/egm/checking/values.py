@@ -1,4 +1,4 @@
-"""The energies of reference draws: NaN and −inf, +inf on almost all of them, and variables that do not matter."""
+"""Checks energies of draws of the reference law: NaN and −inf, +inf on almost all draws, and ignored variables."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from egm.checking.findings import Finding
 from egm.checking.probe import EnergyRaised, Probe, shown
 
 WIDTHS = (1.0, 3.0, 10.0)  # proposals of a sampler in training go beyond the reference law
-ALMOST = 0.95  # of the reference draws
-LARGE = 1e4  # no temperature ladder is short that crosses it
+ALMOST = 0.95  # share of the draws of the reference law
+LARGE = 1e4  # spread that needs a long temperature ladder
 
 
 def check_values(probe: Probe) -> list[Finding]:
-    """What the energies of draws say, at the reference law's width and beyond it."""
+    """Finds faults in the energies of draws, at the reference law's width and beyond it, and in symbols."""
     findings: list[Finding] = []
     for width in WIDTHS if probe.space.real else WIDTHS[:1]:
         state = probe.states(probe.count(1000, least=64), width=width)
@@ -82,7 +82,7 @@ def _large(energy: torch.Tensor) -> list[Finding]:
 
 
 def _missing_symbols(probe: Probe) -> list[Finding]:
-    """Every symbol at a time, in all sites that have it: rare ones may not be among the draws."""
+    """Tries every symbol in all sites that have it, because rare symbols may not be among the draws."""
     findings = []
     for name, variable in probe.space.categorical.items():
         for symbol in range(min(variable.size, 256)):

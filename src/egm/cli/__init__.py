@@ -1,4 +1,4 @@
-"""The command line (`egm.cli.main.COMMANDS`), on the functions of the Python interface."""
+"""The command line: each command of `egm.cli.main.COMMANDS` calls functions of the Python interface."""
 
 from egm.cli.main import main
 

@@ -1,4 +1,4 @@
-"""`python -m egm.cli`, the same as the command `egm`."""
+"""`python -m egm.cli` runs the command `egm`."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""`egm completion`: the script by which a shell completes commands, options, targets, methods and recipes.
+"""`egm completion`: prints a shell script that completes commands, options, targets, methods and recipes.
 
-shtab makes scripts from argparse's parsers. Those of `egm` depend on the target, so it gets a plain copy of them: one
-subparser for each command, with the options of every target.
+shtab makes the script from an argparse parser. The parsers of `egm` depend on the target, so shtab gets a plain copy:
+one subparser for each command, with the options of every target.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from egm.util.extras import needed
 
 SHELLS = ("bash", "zsh")
 DESCRIPTION = """\
-Print the script by which a shell completes what follows `egm`: commands, options, targets, methods
-and recipes. Needs shtab: pip install 'egm[completion]'.
+Print a script with which a shell completes the commands, options, targets, methods and recipes of
+`egm`. The command needs shtab: pip install 'egm[completion]'.
 
   egm completion bash > ~/.local/share/bash-completion/completions/egm
   egm completion zsh > ~/.zfunc/_egm
 
-Make the folder first if it is not there, and open another shell. For zsh, ~/.zshrc needs the lines
+Create the folder if it does not exist, and open a new shell. For zsh, ~/.zshrc needs the lines
 `fpath+=~/.zfunc` and `autoload -Uz compinit && compinit`.
 """
 FOLDERS, FILES = {"run", "resume", "start", "results"}, {"out"}
@@ -39,7 +39,7 @@ FOLDERS, FILES = {"run", "resume", "start", "results"}, {"out"}
 def completion(argv: list[str]) -> int:
     """Run `egm completion` with these arguments."""
     values, _ = completion_parser().read(argv)
-    shell = nearest(values.shell, SHELLS, kind="a shell that is known here")
+    shell = nearest(values.shell, SHELLS, kind="a supported shell")
     shtab = needed("shtab", what="egm completion", extra="completion")
     parser = whole_parser()
     for action in (action for sub in _commands(parser).values() for action in sub._actions):
@@ -52,17 +52,17 @@ def completion(argv: list[str]) -> int:
 
 
 def completion_parser() -> Parser:
-    """The options of `egm completion`."""
+    """Return the parser of `egm completion`."""
     parser = Parser("completion", DESCRIPTION, usage="SHELL")
     parser.add_argument("shell", type=str, help=" or ".join(SHELLS))
     return parser
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """All of `egm` as one parser by argparse, which knows names and choices and parses nothing."""
+    """Return one argparse parser with the names and choices of all commands; it is not used to parse."""
     whole = argparse.ArgumentParser("egm", add_help=False)
-    whole.add_argument("-h", "--help", action="store_true", help="what there is")
-    whole.add_argument("--version", action="store_true", help="of the library")
+    whole.add_argument("-h", "--help", action="store_true", help="show the commands")
+    whole.add_argument("--version", action="store_true", help="show the version")
     commands = whole.add_subparsers()
     for name, (where, about) in COMMANDS.items():
         copy = commands.add_parser(name, help=about, add_help=False)
@@ -76,9 +76,9 @@ def whole_parser() -> argparse.ArgumentParser:
 
 
 def _add_targets(parser: argparse.ArgumentParser) -> None:
-    """What `egm train` takes apart before its parser: the target, and the arguments of all that there are."""
+    """Add the arguments that `egm train` reads before its parser: the target, and the arguments of every target."""
     parser.add_argument("target", choices=[name.lower() for name in TARGETS], help="what to sample")
-    parser.add_argument("--target", help="an energy of your own, module:function")
+    parser.add_argument("--target", help="your own energy, module:function")
     for name in sorted({name for target in TARGETS.values() for name in inspect.signature(target).parameters}):
         parser.add_argument(f"--target.{name}", help="an argument of the target")
 
@@ -88,7 +88,7 @@ def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
 
 
 def _copy(parser: argparse.ArgumentParser, action: argparse.Action) -> None:
-    """Give a parser an option or argument like this one."""
+    """Add a copy of an option or argument to a parser."""
     if action.help == argparse.SUPPRESS:
         return
     help = (action.help or "").replace("%%", "%").replace("%", "%%")
@@ -100,7 +100,7 @@ def _copy(parser: argparse.ArgumentParser, action: argparse.Action) -> None:
 
 
 def choices(action: argparse.Action) -> list[str] | None:
-    """The values that an option takes, where they can be listed."""
+    """Return the possible values of an option, or None if they cannot be listed."""
     hint = getattr(action, "_typehint", None)
     for part in (hint, *get_args(hint)):
         if get_origin(part) is Literal:

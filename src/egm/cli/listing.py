@@ -1,4 +1,4 @@
-"""`egm list`: everything there is to choose from."""
+"""`egm list`: lists targets, methods, paths, processes, networks and recipes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from egm.networks import NETWORKS, RATE_NETWORKS
 from egm.targets.base import Target
 from egm.util.expressions import nearest
 
-#: of targets that share a module
+#: descriptions of targets that share a module
 ABOUT = {
     "DW4": "Four particles in the plane, a double well between any two",
     "JointDW4": "Four particles in the plane of two types, which are drawn with the positions",
@@ -38,7 +38,7 @@ def show_list(argv: list[str]) -> int:
 
 
 def show_list_parser() -> Parser:
-    """The options of `egm list`."""
+    """Return the parser of `egm list`."""
     description = f"""\
 List {", ".join(SECTIONS)}, or one of these.
 
@@ -62,12 +62,12 @@ def _targets() -> None:
 
 
 def _about(name: str, target: type[Target]) -> str:
-    """A line on a target: of its module, where that is about nothing else."""
+    """Return a line about a target: from `ABOUT`, or the first line of its module."""
     return ABOUT.get(name) or (sys.modules[target.__module__].__doc__ or "").strip().splitlines()[0].removesuffix(".")
 
 
 def _reference(target: type[Target]) -> str:
-    """How reference draws are made, found by making small and large ones."""
+    """Return the kind of reference draws of a small and of a large target."""
     needed = [p.name for p in inspect.signature(target).parameters.values() if p.default is p.empty]
     if not set(needed) <= set(SMALL):
         return "made from data: --target module:function"
@@ -81,7 +81,7 @@ def _classes(title: str, classes: Mapping[str, type[Any]]) -> None:
 
 
 def _options(cls: type[Any]) -> str:
-    """The arguments that a user chooses, with their defaults."""
+    """Return the arguments that a user chooses, with their defaults."""
     skipped = ("self", "space", "outputs", "variable", "path")
     parameters = [p for p in inspect.signature(cls).parameters.values() if p.name not in skipped]
     return ", ".join(p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters)

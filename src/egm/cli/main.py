@@ -1,7 +1,7 @@
-"""Which command, and how it ends.
+"""Runs the command that a command line names, and returns its exit code.
 
-Exit codes: 0 done, 1 an energy misbehaved or has a problem (`egm check`), 2 the input is wrong (a message, no
-traceback), 130 and 143 stopped by SIGINT and SIGTERM. `EGM_TRACEBACK=1` shows the traceback of a message.
+Exit codes: 0 success, 1 an energy failed or has a problem (`egm check`), 2 wrong input (a message without traceback),
+130 and 143 stopped by SIGINT and SIGTERM. `EGM_TRACEBACK=1` shows the traceback of an error.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from egm.train.signals import Stopped, stop_on_signals
 from egm.util.expressions import nearest
 from egm.util.extras import MissingPackage
 
-#: name -> where its function is (`NAME_parser` beside it gives its options) and what it does. Each command imports what
-#: it needs, so that `egm list` does not wait for what only training uses.
+#: name -> the function of the command (`NAME_parser` in its module returns the parser) and a description. Modules
+#: are imported when a command runs, so that `egm list` does not import what only training needs.
 COMMANDS = {
-    "list": ("egm.cli.listing:show_list", "targets, methods, paths, processes, networks and recipes"),
-    "check": ("egm.cli.check:check", "look at an energy of your own before training"),
+    "list": ("egm.cli.listing:show_list", "list targets, methods, paths, processes, networks and recipes"),
+    "check": ("egm.cli.check:check", "check your own energy before training"),
     "train": ("egm.cli.train:train", "train a sampler, or continue a run"),
-    "watch": ("egm.cli.watch:watch", "see how a run is going, in another terminal"),
-    "sample": ("egm.cli.draw:sample", "draw from a trained sampler into a file for ArviZ, NumPy or anything (.csv)"),
-    "evaluate": ("egm.cli.draw:evaluate", "compare a trained sampler with exact draws"),
-    "report": ("egm.cli.report:report", "an HTML file about one run or several"),
-    "reproduce": ("egm.cli.reproduce:reproduce", "the paper's tables and figures, with ours beside them"),
-    "completion": ("egm.cli.completion:completion", "the script by which bash or zsh completes these commands"),
+    "watch": ("egm.cli.watch:watch", "show the progress of a run, in another terminal"),
+    "sample": ("egm.cli.draw:sample", "draw from a trained sampler into a file for ArviZ, NumPy or others (.csv)"),
+    "evaluate": ("egm.cli.draw:evaluate", "compare a trained sampler with reference draws"),
+    "report": ("egm.cli.report:report", "write an HTML file about one run or several"),
+    "reproduce": ("egm.cli.reproduce:reproduce", "repeat the paper's tables and figures, and make our own"),
+    "completion": ("egm.cli.completion:completion", "print a script with which bash or zsh completes these commands"),
 }
 USAGE = f"""\
 usage: egm COMMAND [options]
@@ -36,7 +36,7 @@ Train samplers for energies on continuous, discrete and mixed spaces.
 
 {chr(10).join(f"  egm {name:<12}{about}" for name, (_, about) in COMMANDS.items())}
 
-`egm COMMAND --help` explains each of them. A first run:
+`egm COMMAND --help` explains a command. A first run:
 
   egm train --recipe fast/gbrbm --time_limit 80 --out runs/a
   egm sample runs/a -n 1000 --out draws.csv

@@ -1,4 +1,4 @@
-"""`module:function`: energies of one's own on the command line."""
+"""`module:function`: user-defined energies on the command line."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from egm.util.expressions import nearest
 
 
 def import_target(source: str) -> Target:
-    """The target that a function of a module returns (or that an object of it is).
+    """Return the target that `module:function` returns, or that `module:object` is.
 
-    The module is looked for in the current directory first. Errors in the module itself are passed on.
+    The current directory is searched first. Errors in the module itself are passed on.
     """
     name, _, attribute = source.partition(":")
     if not name or not attribute:
@@ -32,7 +32,7 @@ def import_target(source: str) -> Target:
             raise ValueError(f"there is no module '{name}' in {here} or on Python's path{fix}") from None
         raise
     if (thing := getattr(module, attribute, None)) is None:
-        kind = f"in {name}: an egm.Target, or a function without arguments that returns one"
+        kind = f"a target in {name} (an egm.Target, or a function without arguments that returns one)"
         thing = getattr(module, nearest(attribute, _candidates(module), kind=kind))
     if callable(thing) and not isinstance(thing, Target):
         if (lacking := _lacking(thing)) is not None:
@@ -44,7 +44,7 @@ def import_target(source: str) -> Target:
 
 
 def _candidates(module: ModuleType) -> list[str]:
-    """Names of a module that can be targets: targets, and its own functions and classes that need no arguments."""
+    """Return names of a module that can be targets: targets, and its functions and classes that need no arguments."""
     found = []
     for name, thing in vars(module).items():
         own = callable(thing) and getattr(thing, "__module__", None) == module.__name__
@@ -54,11 +54,11 @@ def _candidates(module: ModuleType) -> list[str]:
 
 
 def _lacking(function: Callable[..., object]) -> str | None:
-    """What a call without arguments would lack, in words; None if nothing, or if that cannot be known."""
+    """Return why a call without arguments would fail; None if it would not, or if that is unknown."""
     try:
         inspect.signature(function).bind()
     except TypeError as error:
         return str(error)
-    except ValueError:  # no signature, as of classes derived from dict
+    except ValueError:  # no signature, for example of classes derived from dict
         return None
     return None

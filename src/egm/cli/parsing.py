@@ -1,4 +1,4 @@
-"""Parsers by jsonargparse whose help comes from docstrings and whose errors are short and name the nearest option."""
+"""Command-line parsers (jsonargparse) with help from docstrings, and with short errors that name the nearest option."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from egm.util.expressions import nearest
 Count: Any = PositiveInt  # types of options, which the type checker takes for aliases
 Seed: Any = NonNegativeInt
 Seconds: Any = PositiveFloat
-HELP_ALL = "every option: parts, training loop, methods"
-FREE_KEYS = ("paths.", "processes.")  # --paths.NAME, whatever the variables are called
+HELP_ALL = "show every option: parts, training loop, methods"
+FREE_KEYS = ("paths.", "processes.")  # --paths.NAME for any variable NAME
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter, jsonargparse.DefaultHelpFormatter):
-    """Descriptions keep their lines; an option says its default, and its type by a letter."""
+    """A help formatter that keeps lines of descriptions, and shows an option's default and a letter for its type."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "max_help_position": 28})
@@ -42,7 +42,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter, jsonargparse.DefaultHelpF
 
 
 class _HelpAll(argparse.Action):
-    """--help_all: the help with every option."""
+    """The action of --help_all, which prints the help with every option."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **_: Any) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=HELP_ALL)
@@ -55,15 +55,15 @@ class _HelpAll(argparse.Action):
 
 
 class Parser(jsonargparse.ArgumentParser):
-    """A parser of one command; `read` takes a command line apart."""
+    """The parser of one command; `read` parses a command line."""
 
     def __init__(self, command: str, description: str, *, usage: str, folds: bool = False) -> None:
         """Make the parser of `egm command`.
 
         Args:
-            command: its name.
-            description: what --help says first.
-            usage: what follows the name of the command.
+            command: name of the command.
+            description: text at the beginning of --help.
+            usage: text after the name of the command.
             folds: whether there are groups that only --help_all shows, see `fold`.
         """
         super().__init__(
@@ -78,11 +78,11 @@ class Parser(jsonargparse.ArgumentParser):
             self.add_argument("--help_all", action=_HelpAll)
 
     def fold(self, *titles: str) -> None:
-        """Leave groups of options to --help_all: --help should fit on a screen."""
+        """Hide groups of options from --help, which should fit on a screen; --help_all shows them."""
         self.folded |= set(titles)
 
     def format_help(self, *args: Any, **kwargs: Any) -> str:
-        """The help, without folded groups."""
+        """Return the help without folded groups."""
         groups = self._action_groups
         self._action_groups = [group for group in groups if group.title not in self.folded]
         try:
@@ -91,13 +91,13 @@ class Parser(jsonargparse.ArgumentParser):
             self._action_groups = groups
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise instead of printing the usage and leaving."""
+        """Raise a ValueError instead of printing the usage and exiting."""
         text = re.sub(r'Parser key "([^"]*)":\s*', r"--\1: ", message)
         text = re.sub(r"Expected a <class '(\w+)'>", r"expected \1", text).replace("Expected a ", "expected ")
         raise ValueError(f"{text}\n(`{self.prog} --help` lists the options)") from None
 
     def read(self, argv: Sequence[str]) -> tuple[jsonargparse.Namespace, set[str]]:
-        """What a command line says, and the names of the options that it gives."""
+        """Return the values of a command line, and the names of the options that it sets."""
         given = given_options(argv)
         known = [option.removeprefix("--") for option in self._option_string_actions if option.startswith("--")]
         for name in given:
@@ -105,7 +105,7 @@ class Parser(jsonargparse.ArgumentParser):
                 _known_option(name, known)
         values = self.parse_args(list(argv))
         for name, value in list(values.items()):
-            if isinstance(value, int | float) and not isinstance(value, bool):  # restricted numbers, to plain ones
+            if isinstance(value, int | float) and not isinstance(value, bool):  # from restricted to plain numbers
                 values[name] = int(value) if isinstance(value, int) else float(value)
         return values, given
 
@@ -123,7 +123,7 @@ def _known_option(name: str, known: list[str]) -> None:
 
 
 def plain_types(action: argparse.Action) -> set[type]:
-    """What an option takes, without None and restrictions: some of int, float, str, bool and so on."""
+    """Return the types of an option, without None and restrictions: some of bool, int, float and str."""
     hint = getattr(action, "_typehint", None) or action.type
     parts = (
         [part for part in get_args(hint) if part is not NoneType] if get_origin(hint) in (Union, UnionType) else [hint]
@@ -133,23 +133,23 @@ def plain_types(action: argparse.Action) -> set[type]:
 
 
 def value_of(values: jsonargparse.Namespace, name: str) -> Any:
-    """The value of an option by its full name, `paths.x` as well."""
+    """Return the value of an option by its full name, such as `paths.x`."""
     group, _, key = name.partition(".")
     return values[group].get(key) if name.startswith(FREE_KEYS) else values.get(name)
 
 
 def given_options(argv: Iterable[str]) -> set[str]:
-    """Names of the long options on a command line."""
+    """Return the names of the long options on a command line."""
     return {token[2:].split("=")[0] for token in argv if token.startswith("--") and len(token) > 2}
 
 
 def peek(argv: Sequence[str], option: str) -> str | None:
-    """The value of an option, or None if it is not there."""
+    """Return the value of an option, or None if it is not given."""
     return _split(argv, option)[0]
 
 
 def without(argv: Sequence[str], option: str) -> list[str]:
-    """A command line without an option and its value."""
+    """Return a command line without an option and its value."""
     return _split(argv, option)[1]
 
 
@@ -167,7 +167,7 @@ def _split(argv: Sequence[str], option: str) -> tuple[str | None, list[str]]:
 
 
 def documented(thing: Any) -> dict[str, str]:
-    """What a docstring's "Args" or "Attributes" say, by name."""
+    """Return the entries of a docstring's "Args" or "Attributes", by name."""
     texts: dict[str, str] = {}
     names: list[str] = []
     section = False

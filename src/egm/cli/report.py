@@ -1,4 +1,4 @@
-"""`egm report`: one HTML file about runs."""
+"""`egm report`: writes one HTML file about runs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from egm.report.write import SEED, N, write_report
 
 
 def report_parser() -> Parser:
-    """Of `egm report`."""
+    """Return the parser of `egm report`."""
     parser = Parser(
         "report",
-        "Write one HTML file about a run, or about several side by side: a verdict, metrics beside their\n"
-        "floors, histograms, samples, weights, training, cost and settings. It needs no network to be read.\n\n"
+        "Write one HTML file about a run, or about several side by side: a verdict, metrics with their\n"
+        "floors, histograms, samples, weights, training, cost and settings. The file needs no network.\n\n"
         "  egm report runs/a                                  writes runs/a/report.html\n"
         "  egm report runs/a runs/b --out compared.html\n"
-        "  egm report runs/c --target my_module:make_target   a run on an energy of your own\n",
+        "  egm report runs/c --target my_module:make_target   a run on your own energy\n",
         usage="RUN... [options]",
     )
     told = documented(write_report)
@@ -27,7 +27,7 @@ def report_parser() -> Parser:
     parser.add_argument("--out", type=str | None, help=told["out"])
     parser.add_argument("--n", type=Count, default=N, help=told["n"])
     parser.add_argument("--seed", type=Seed, default=SEED, help=told["seed"])
-    parser.add_argument("--target", type=str | None, help="module:function, for runs on an energy of your own")
+    parser.add_argument("--target", type=str | None, help="module:function, for runs on your own energy")
     parser.add_argument("--reference", type=bool, default=True, help=told["reference"])
     parser.add_argument("--device", type=str, default="cpu", help="where to draw, cpu or cuda")
     return parser
@@ -46,6 +46,6 @@ def report(argv: list[str]) -> int:
 
 
 def _with_seconds() -> Callable[[str], None]:
-    """Prints lines to stderr, with the seconds since the first."""
+    """Return a function that prints lines to stderr, with the seconds since the start."""
     began = time.monotonic()
     return lambda text: print(f"[{time.monotonic() - began:5.1f} s] {text}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""`egm reproduce`: the paper's tables and figures, and the pages of results."""
+"""`egm reproduce`: makes the paper's tables and figures, and the pages of results."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ OTHERS = ("all", "figures", "page")
 DESCRIPTION = f"""\
 Train, evaluate and print a table: published numbers, ours over seeds, a baseline and the floor.
 
-  egm reproduce table1 --recipe smoke            every part at work in minutes on a CPU; not results
+  egm reproduce table1 --recipe smoke            a test of every part, in minutes on a CPU
   egm reproduce table1 --seeds 0 1 2 --jobs 4    with the fast recipes, four runs at a time
-  egm reproduce table1 --recipe paper --only ising5-b02 ising5-b04 egm-bs  two rows, the paper's way
+  egm reproduce table1 --recipe paper --only ising5-b02 ising5-b04 egm-bs  two rows, paper's recipes
   egm reproduce all --only egm-sp --stretch 2.5 --jobs 8     more seconds where runs share the GPU
   egm reproduce figures                          docs/figures/ from results/, no training
   egm reproduce page                             docs/results* and README.md from results/
 
-{fill(f"WHAT is {', '.join(TABLES)}, all (but for {', '.join(BY_NAME_ONLY)}), figures, page, or a YAML file.", 98)}
-Finished runs are kept and stopped ones continued: after Ctrl-C, give the same command again.
+{fill(f"WHAT is {', '.join(TABLES)}, all (except {', '.join(BY_NAME_ONLY)}), figures, page, or a YAML file.", 98)}
+Finished runs are kept and stopped runs are continued: after Ctrl-C, repeat the command.
 Records go to results/WHAT.json, tables to the folder of the runs.
 """
 EVALUATED, REPEATS, SMOKE_REPEATS = 2000, 20, 2  # draws of an evaluation, and evaluations
@@ -52,7 +52,7 @@ def reproduce(argv: list[str]) -> int:
     if not smoke and values.results is None and any(less.values()):
         names = ", ".join(name for name, short in less.items() if short)
         raise ValueError(
-            f"{names}: such runs would take the place of those of the tables in results/; give a folder of their own,"
+            f"{names}: such runs would replace the runs of the tables in results/; give another folder, such as"
             " --results trial"
         )
     kind: Kind = values.recipe
@@ -94,23 +94,23 @@ def reproduce(argv: list[str]) -> int:
 
 
 def reproduce_parser() -> Parser:
-    """The options of `egm reproduce`."""
+    """Return the parser of `egm reproduce`."""
     parser = Parser("reproduce", DESCRIPTION, usage="WHAT [options]")
     add = parser.add_argument
     add("what", type=str, help="see above")
-    add("--recipe", type=Literal["fast", "paper", "smoke"], default="fast", help="kind of settings")
+    add("--recipe", type=Literal["fast", "paper", "smoke"], default="fast", help="kind of recipe")
     add("--seeds", type=Seed, nargs="+", metavar="SEED", help="by default 0 1 2, and 0 for smoke")
     add("--only", type=str, nargs="+", default=[], metavar="ROW", help="recipes, methods, or rows (gbrbm-egm-bs)")
     add("--device", metavar="DEVICE", type=str | None, help="by default a GPU if there is one")
     add("--jobs", metavar="N", type=Count | None, help="runs at a time, by default 1 on a GPU, or one for each core")
-    add("--threads", metavar="N", type=Count, default=1, help="of each run")
+    add("--threads", metavar="N", type=Count, default=1, help="threads of each run")
     add("--time_limit", metavar="S", type=Seconds | None, help="seconds of every run instead of its row's")
-    add("--stretch", metavar="F", type=Seconds, default=1.0, help="factor of the seconds of every row")
+    add("--stretch", metavar="F", type=Seconds, default=1.0, help="factor on the seconds of every row")
     add("--n", metavar="N", type=Count, default=EVALUATED, help="draws on either side of an evaluation")
     add("--repeats", metavar="N", type=Count | None, help="evaluations of a run, by default 20, and 2 for smoke")
     add("--out", metavar="DIR", type=str, default="runs/reproduce", help="folder of the runs")
     add("--results", metavar="DIR", type=str | None, help="folder of records, by default results, or OUT/smoke")
-    add("--dry_run", action="store_true", help="say what would be run, and what cannot be")
+    add("--dry_run", action="store_true", help="print what would be run, and what cannot be run")
     return parser
 
 
@@ -119,7 +119,7 @@ def _names(what: str) -> list[str]:
 
 
 def _from_records(what: str, results: Path, *, docs: Path) -> int:
-    """Figures and the pages of results, from records alone; smoke runs have figures of their own and no page."""
+    """Write figures or the pages of results from records; smoke runs have their own figures and no pages."""
     if not results.is_dir():
         raise ValueError(f"there is no folder {results} with records; run this where results/ is, or give --results")
     smoke = docs != Path("docs")

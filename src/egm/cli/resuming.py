@@ -1,4 +1,4 @@
-"""Whether a run may be continued as asked: it is finished, or options disagree with how it began."""
+"""Checks before a run is continued: whether it is complete, and whether options differ from its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHANGEABLE = ("resume", "steps", "time_limit", "device", "progress", "tensorboar
 
 
 def is_complete(config: Mapping[str, Any], state: Mapping[str, Any] | None) -> bool:
-    """Whether a run has reached its limit."""
+    """Return whether a run has reached its limit."""
     if state is None:
         return False
     if config["steps"] is not None and config["time_limit"] is not None:
@@ -33,7 +33,7 @@ def is_complete(config: Mapping[str, Any], state: Mapping[str, Any] | None) -> b
 def refuse_differences(
     folder: Path, config: Mapping[str, Any], target: str | None, values: Namespace, given: set[str]
 ) -> None:
-    """Raise if an option differs from the run's own; those that extend it may."""
+    """Raise if an option differs from the run's own, except for the options of `CHANGEABLE`."""
     if target is not None:
         _compare(folder, "target", *_targets(config["target"], target))
     if built := [name for name in sorted(given) if name.startswith("target.")]:
@@ -52,14 +52,14 @@ def _compare(folder: Path, name: str, own: Any, given: Any) -> None:
 
 
 def _targets(own: str, given: str) -> tuple[str, str]:
-    """Both as text; a bare name stands for whatever arguments the run has."""
+    """Return both targets as text; a bare name stands for any arguments of the run."""
     if ":" in own or ":" in given or "(" in given:
         return own, given
     return split_target(own)[0].__name__, nearest(given, [split_target(own)[0].__name__], kind="the run's target")
 
 
 def _pair(folder: Path, config: Mapping[str, Any], name: str, values: Namespace) -> tuple[Any, Any]:
-    """The run's value of an option and the one given, written alike."""
+    """Return the run's value of an option and the given value, in the same form."""
     notes, given = config.get("notes") or {}, value_of(values, name)
     special = {
         "out": lambda: (folder.resolve(), Path(given).resolve()),
@@ -77,7 +77,7 @@ def _pair(folder: Path, config: Mapping[str, Any], name: str, values: Namespace)
 
 
 def _expressions(config: Mapping[str, Any], name: str, given: str) -> tuple[str, str]:
-    """The same for networks, paths and processes: expressions with all their options."""
+    """Return both values of a network, path or process, as expressions with all options."""
     space = make_space(config["space"])
     path = make_path(space, config["paths"])
     processes = make_processes(path, config["processes"])

@@ -1,4 +1,4 @@
-"""Tables: drawn by rich on a terminal, aligned plain text elsewhere."""
+"""Prints tables: with rich on a terminal, as aligned plain text elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> N
         for column in columns:
             table.add_column(column, overflow="fold")
         for row in rows:
-            table.add_row(*(Text(cell) for cell in row))  # Text: brackets are no markup
+            table.add_row(*(Text(cell) for cell in row))  # Text, so that brackets are not read as markup
         Console().print(table)
         return
     widths = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
@@ -29,7 +29,7 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> N
 
 
 def show_metrics(record: Mapping[str, Any], published: Mapping[str, Sequence[float | None]]) -> None:
-    """Print what an evaluation found: value ± spread over repeats, floor, and the paper's number where it has one."""
+    """Print the scores of an evaluation: value ± spread over repeats, floor, and the paper's number if there is one."""
     weighted = record["resampled"] is not None
     paper = "paper (egm-bs)" if record["method"] == "egm-sp" else "paper"
     columns = ["metric", "value", *(["resampled"] if weighted else []), "floor", *([paper] if published else [])]

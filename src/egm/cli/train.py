@@ -1,4 +1,4 @@
-"""`egm train`: a new run, or the continuation of one."""
+"""`egm train`: starts or continues a run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from egm.train.trainer import Diverged
 from egm.util.expressions import nearest
 
 LIMITS = ("steps", "time_limit")
-EVALUATE_EVERY = 1000  # where exact draws cost nothing; an MCMC reference may take long to make
+EVALUATE_EVERY = 1000  # only with exact draws, which are cheap; an MCMC reference may take long
 PARTS = ("network", "energy_network")
 
 
@@ -42,7 +42,7 @@ def train(argv: list[str]) -> int:
 
 
 def train_parser() -> Parser:
-    """The options of `egm train`, whatever the target."""
+    """Return the parser of `egm train` without the arguments of a target."""
     return make_parser({}, None, {})
 
 
@@ -51,7 +51,7 @@ def train_parser() -> Parser:
 
 def _start(argv: list[str]) -> int:
     chosen, rest = _chosen_target(argv)
-    own = _imported(chosen)  # first: its module may register a method of its own
+    own = _imported(chosen)  # first: the module may register a method
     method = nearest(peek(rest, "--method") or "egm-sp", METHODS, kind="a method")
     name = peek(rest, "--recipe")
     name = None if name is None else recipes.find(name)
@@ -104,12 +104,12 @@ def _start(argv: list[str]) -> int:
 
 
 def _imported(text: str | None) -> Target | None:
-    """The target that a module's function makes; None if the text names no such function."""
+    """Return the target of `module:function`; None if the text does not have this form."""
     return import_target(text) if text is not None and ":" in text else None
 
 
 def _chosen_target(argv: list[str]) -> tuple[str | None, list[str]]:
-    """The target that a command line names, first or as --target, and the other arguments."""
+    """Return the target of a command line (its first argument, or --target) and the other arguments."""
     first = argv[0] if argv and not argv[0].startswith("-") else None
     rest = argv[1:] if first is not None else argv
     option = peek(rest, "--target")
@@ -127,7 +127,7 @@ def _built(built_in: type[Target] | None, values: Namespace) -> Target:
 
 
 def _unique(folder: Path) -> Path:
-    """The folder, with a number added if it exists."""
+    """Return the folder, with a number added if it exists."""
     tried, number = folder, 2
     while tried.exists():
         tried, number = folder.with_name(f"{folder.name}-{number}"), number + 1
@@ -135,7 +135,7 @@ def _unique(folder: Path) -> Path:
 
 
 def _overrides(parser: Parser, values: Namespace, given: set[str], *, recipe: bool) -> dict[str, Any]:
-    """The options on the command line that differ from the recipe (or the defaults)."""
+    """Return the options on the command line that differ from the recipe (or the defaults)."""
     defaults = parser.get_defaults()
     prefixes = ("paths.", "processes.", *(["target."] if recipe else []))
     counted = {name for name in given if name in (*LIMITS, *PARTS, *option_names()) or name.startswith(prefixes)}
@@ -147,7 +147,7 @@ def _published(name: str, method: str) -> dict[str, list[float | None]]:
     return {metric: list(numbers) for metric, numbers in recipes.published(name, method).items()}
 
 
-# ---------------------------------------------------------------------- an old one
+# ---------------------------------------------------------------------- a run to continue
 
 
 def _continue(argv: list[str]) -> int:
@@ -160,7 +160,7 @@ def _continue(argv: list[str]) -> int:
         raise ValueError(
             f"{folder} was started in Python, for {name}; continue it there: egm.resume({str(folder)!r}, target=...)"
         )
-    target = _imported(text)  # first: its module may register the run's method
+    target = _imported(text)  # first: the module may register the run's method
     if (reason := find_method(config["method"]).why_not_resumed(run, config)) is not None:
         raise ValueError(reason)
     built_in, arguments = (None, {}) if target is not None else split_target(text)
@@ -168,7 +168,7 @@ def _continue(argv: list[str]) -> int:
     refuse_differences(folder, config, chosen, values, given)
     limits = {key: values[key] for key in LIMITS if key in given}
     if is_complete(config if not limits else config | dict.fromkeys(LIMITS) | limits, run.read_state("cpu")):
-        print(f"{folder} is complete; add --steps or --time_limit (in all) to train it further")
+        print(f"{folder} is complete; add --steps or --time_limit (in total) to train it further")
         return 0
     device = values.device if "device" in given else None
     print(f"continuing {folder}: {text} by {config['method']}", file=sys.stderr)
@@ -185,7 +185,7 @@ def _continue(argv: list[str]) -> int:
 
 
 def _run(train_it: Callable[[], AnySampler], folder: Path, *, evaluate: bool) -> int:
-    """Train, and say what came out of it or how to go on."""
+    """Train and evaluate, or print how to continue a stopped run."""
     try:
         sampler = train_it()
     except Stopped as stopped:
@@ -201,7 +201,7 @@ def _run(train_it: Callable[[], AnySampler], folder: Path, *, evaluate: bool) ->
 
 
 def _what_is_left(folder: Path, *, saved: bool) -> str:
-    """What a stopped run has kept, and the command that makes use of it."""
+    """Return what a stopped run has saved, and the command that uses it."""
     name = shlex.quote(str(folder))
     run = RunDirectory(folder)
     config = run.read_config()

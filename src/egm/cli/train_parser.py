@@ -1,4 +1,4 @@
-"""The options of `egm train`: those of `egm.fit`, of the loop and of the method, and the arguments of one target."""
+"""The options of `egm train`: arguments of `egm.fit`, options of the loop and methods, and arguments of a target."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ Train a sampler, run Markov chains, or continue a run.
 
   egm train ising --target.size 5 --target.beta 0.4 --steps 2000 --out runs/a
   egm train --target my_module:make_target --time_limit 600   a function that returns an egm.Target
-  egm train --recipe fast/gbrbm --method egm-bs               named settings; options go over them
+  egm train --recipe fast/gbrbm --method egm-bs               named settings; options override them
   egm train gbrbm --method gibbs                              chains, instead of training a sampler
-  egm train --resume runs/a [--steps M | --time_limit S]      continue a run, to more in all
+  egm train --resume runs/a [--steps M | --time_limit S]      continue a run; M and S are totals
 
-`egm train ising --help` adds the arguments of that target, `egm list` shows what there is to choose
-from, `egm watch runs/a` how a run is going. Ctrl-C saves the run and says how to continue it.
+`egm train ising --help` adds the arguments of that target, `egm list` shows all choices, and
+`egm watch runs/a` shows the progress of a run. Ctrl-C saves the run and prints how to continue it.
 """
-RECORD, PARTS = "numbers, and what is recorded", "parts, as expressions such as VE(sigma_max=2.0)"
+RECORD, PARTS = "numbers and records", "parts, as expressions such as VE(sigma_max=2.0)"
 
 
 def make_parser(defaults: Mapping[str, Any], target: type[Target] | None, target_defaults: Mapping[str, Any]) -> Parser:
-    """The parser; `defaults` (of a recipe or a run) go over those of the library, a `target` brings its arguments."""
+    """Return the parser; `defaults` (of a recipe or run) override the library's, and a `target` adds its arguments."""
     parser = Parser("train", DESCRIPTION, usage="TARGET [options]", folds=True)
     told = documented(fit)
     run = parser.add_argument_group("run")
     run.add_argument("--method", metavar="NAME", type=str, default="egm-sp", help=f"{', '.join(METHODS)}")
     run.add_argument("--recipe", metavar="NAME", type=str | None, help="from `egm list recipes`, or a YAML file")
     run.add_argument("--resume", metavar="RUN", type=str | None, help="folder of a run to continue")
-    run.add_argument("--start", metavar="RUN", type=str | None, help="folder of a run whose network to begin with")
+    run.add_argument("--start", metavar="RUN", type=str | None, help="folder of a run whose network is the initial one")
     run.add_argument("--steps", type=Count | None, help="gradient steps, or steps of each chain (6000 by default)")
     run.add_argument("--time_limit", type=Seconds | None, help=told["time_limit"])
     run.add_argument("--seed", type=Seed, default=0, help=told["seed"])
     run.add_argument("--device", metavar="NAME", type=str | None, help=told["device"])
-    run.add_argument("--out", metavar="RUN", type=str | None, help="its folder, by default runs/TARGET-METHOD-SEED")
+    run.add_argument("--out", metavar="RUN", type=str | None, help="run folder, by default runs/TARGET-METHOD-SEED")
     run.add_argument("--progress", type=bool, default=True, help=told["progress"])
-    run.add_argument("--tensorboard", action="store_true", help="write event files for TensorBoard into the run, too")
+    run.add_argument("--tensorboard", action="store_true", help="also write event files for TensorBoard")
     record = parser.add_argument_group(RECORD)
     record.add_argument("--dtype", type=Literal["float32", "float64"], default="float32", help="of the real variables")
     record.add_argument("--evaluate", type=bool, default=True, help="compare with reference draws after training")
     record.add_argument(
-        "--role", type=Literal["main", "ablation", "smoke", "cost"], default="main", help="recorded in results.json"
+        "--role", type=Literal["main", "ablation", "smoke", "cost"], default="main", help="kind of run, in results.json"
     )
-    record.add_argument("--concurrent", type=Count, default=1, help="runs that share the device; recorded as well")
+    record.add_argument("--concurrent", type=Count, default=1, help="runs that share the device, in results.json")
 
     parts = parser.add_argument_group(PARTS)
     parts.add_argument("--network", type=str | None, help="the denoiser, such as MLP(width=256)")
-    parts.add_argument("--energy_network", type=str | None, help="of the intermediate energy (egm-bs)")
-    parts.add_argument("--paths", type=dict[str, str], default={}, help="--paths.x EXPRESSION: of the variable x")
+    parts.add_argument("--energy_network", type=str | None, help="network of the intermediate energy (egm-bs)")
+    parts.add_argument("--paths", type=dict[str, str], default={}, help="--paths.x EXPRESSION: path of the variable x")
     parts.add_argument("--processes", type=dict[str, str], default={}, help=f"--processes.x NAME: {told['processes']}")
 
     for title, group in OPTION_GROUPS.items():
@@ -92,6 +92,6 @@ def _add_target(parser: Parser, target: type[Target], defaults: Mapping[str, Any
 
 
 def split_target(text: str) -> tuple[type[Target], dict[str, Any]]:
-    """The class and arguments of a built-in target's name or expression."""
+    """Return the class and arguments of a built-in target, from its name or expression."""
     name, given = arguments(text, TARGETS, kind="a target")
     return TARGETS[name], given

@@ -1,4 +1,4 @@
-"""`egm watch`: a run that goes on in another process, seen through its files alone."""
+"""`egm watch`: shows a run of another process from its files."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from egm.train.signals import Stopped
 from egm.train.watching import read_status
 
 DESCRIPTION = """\
-Show how a run is going, from its files: progress, losses, ESS, energy calls, curves and problems.
+Show the state of a run from its files: progress, losses, ESS, energy calls, curves and problems.
 
-  egm watch runs/a            until the run has ended, or Ctrl-C; the run does not notice
-  egm watch runs/a --once     as it stands now
+  egm watch runs/a            until the run ends, or Ctrl-C; the run is not affected
+  egm watch runs/a --once     the current state
 
 Curves in a browser: train with --tensorboard, then `tensorboard --logdir runs`.
 """
 BLOCKS = "▁▂▃▄▅▆▇█"
 COUNTS = ("energy_calls", "score_calls")
-LABEL, VALUE, CURVE = 14, 10, 60  # columns of a line; the curve takes what is left, up to this
+LABEL, VALUE, CURVE = 14, 10, 60  # widths in characters; the curve has the rest of the line, at most CURVE
 WORDS = {"lost": "process gone", "unknown": "unknown status"}
 
 
@@ -51,16 +51,16 @@ def watch(argv: list[str]) -> int:
             _lines(run, values.every)
     except Stopped as stopped:
         if stopped.signal != signal.SIGINT:
-            raise  # Ctrl-C is how one leaves
+            raise  # only Ctrl-C is the normal end
     return 0
 
 
 def watch_parser() -> Parser:
-    """The options of `egm watch`."""
+    """Return the parser of `egm watch`."""
     parser = Parser("watch", DESCRIPTION, usage="RUN [options]")
     parser.add_argument("run", type=str, help="folder of a run")
-    parser.add_argument("--once", action="store_true", help="print one frame and leave")
-    parser.add_argument("--every", type=Seconds, default=1.0, help="seconds between two looks at the files")
+    parser.add_argument("--once", action="store_true", help="print one frame and exit")
+    parser.add_argument("--every", type=Seconds, default=1.0, help="seconds between two reads of the files")
     return parser
 
 
@@ -72,7 +72,7 @@ def _live(run: RunDirectory, every: float) -> None:
     console = Console()
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            going = read_status(run.folder)["state"] == "running"  # before the frame, so that the last one is complete
+            going = read_status(run.folder)["state"] == "running"  # before the frame: the last one is complete
             live.update(Text(frame(run, console.width), no_wrap=True), refresh=True)
             if not going:
                 return
@@ -80,12 +80,12 @@ def _live(run: RunDirectory, every: float) -> None:
 
 
 def _lines(run: RunDirectory, every: float) -> None:
-    """A line for each that is new, and the last frame."""
+    """Print every new line of the log, and the last frame."""
     shown = 0
     while True:
         going = read_status(run.folder)["state"] == "running"
         rows = run.read_metrics()
-        for row in rows[min(shown, len(rows)) :]:  # a resumed run has dropped some
+        for row in rows[min(shown, len(rows)) :]:  # a resumed run drops some lines
             print(f"step {row['step']}  {describe(numbers(row))}", flush=True)
         shown = len(rows)
         if not going:
@@ -95,7 +95,7 @@ def _lines(run: RunDirectory, every: float) -> None:
 
 
 def frame(run: RunDirectory, width: int) -> str:
-    """What a run looks like now, in lines of at most `width` characters."""
+    """Return the current state of a run, in lines of at most `width` characters."""
     config, status = run.read_config(), read_status(run.folder)
     rows = [numbers(row) for row in run.read_metrics()]
     state = WORDS.get(status["state"], status["state"])
@@ -116,14 +116,14 @@ def frame(run: RunDirectory, width: int) -> str:
 
 
 def problems(folder: Path, config: dict[str, Any], status: dict[str, Any], last: dict[str, float]) -> list[str]:
-    """What a reader should know, with what to do about it."""
+    """Return the problems of a run, each with a remedy."""
     found = []
     if status["state"] == "failed":
         found.append(str(status["why"]))
     if status["state"] in ("lost", "stopped"):
-        found.append(f"the run ended before its time; {_continue(folder, config)}")
+        found.append(f"the run ended before its limit; {_continue(folder, config)}")
     if broken := [label(name) for name in SHOWN if name in last and not math.isfinite(last[name])]:
-        found.append(f"{' and '.join(broken)} {'is' if len(broken) == 1 else 'are'} no number; lower --learning_rate")
+        found.append(f"{' and '.join(broken)} {'is' if len(broken) == 1 else 'are'} not finite; lower --learning_rate")
     if last.get("ess", 1.0) < MIN_ESS and last.get("b", 1.0) >= 1:
         found.append(f"ESS {last['ess']:.2g} is below {MIN_ESS}: weights are uneven; train longer or a larger network")
     return found
@@ -139,7 +139,7 @@ def _continue(folder: Path, config: dict[str, Any]) -> str:
 
 
 def _progress(config: dict[str, Any], status: dict[str, Any], rows: list[dict[str, float]], width: int) -> str:
-    """A bar, the share, steps and seconds."""
+    """Return a bar, the share, steps and seconds of a run."""
     if not rows:
         return "no line in the log yet"
     step, seconds, done = int(rows[-1]["step"]), rows[-1]["seconds"], status["done"]
@@ -156,7 +156,7 @@ def _progress(config: dict[str, Any], status: dict[str, Any], rows: list[dict[st
 
 
 def curve(values: Sequence[float], width: int) -> str:
-    """A line of blocks, each the mean of its share of the values; as wide as fits, nothing where that is little.
+    """Return a line of blocks, each for the mean of its share of the values; empty if fewer than two blocks fit.
 
     >>> curve([0.0, 1.0, 2.0, 3.0], 40)
     '▁▃▆█'
@@ -178,7 +178,7 @@ def curve(values: Sequence[float], width: int) -> str:
 
 
 def numbers(row: dict[str, str]) -> dict[str, float]:
-    """A line of metrics.csv without what is empty."""
+    """Return a line of metrics.csv without its empty cells."""
     return {name: float(text) for name, text in row.items() if text}
 
 

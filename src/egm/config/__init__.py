@@ -1,4 +1,4 @@
-"""From names and expressions to the parts of a run, and back: the registry, options, and `config.yaml`."""
+"""Builds the parts of a run from names and expressions, and describes them: registry, options, and `config.yaml`."""
 
 from egm.config.registry import register
 

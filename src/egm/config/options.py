@@ -1,4 +1,4 @@
-"""Values of options, compared with the types that dataclasses declare; options that earlier versions had."""
+"""Checks values of options against the types that dataclasses declare, and handles options of earlier versions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from egm.util.expressions import nearest
 
-#: options that are gone, and what holds now
+#: removed options, and what applies instead
 REMOVED = {
     "weight_decay": "each method has its own",
     "evaluation_size": "an evaluation while training takes 2000 draws",
@@ -22,7 +22,7 @@ REMOVED = {
 
 
 def without_removed(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options without those that are gone, which give a warning, and these."""
+    """Returns the current options and the removed ones, and warns about the latter."""
     gone = {name: value for name, value in options.items() if name in REMOVED}
     for name in gone:
         warnings.warn(f"{name} is no longer an option: {REMOVED[name]}", DeprecationWarning, stacklevel=3)
@@ -30,7 +30,7 @@ def without_removed(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
 
 
 def removed_from_command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """A command line without options that are gone, and what to say about each."""
+    """Returns a command line without removed options, and a warning for each of them."""
     kept, said, words = [], [], iter(argv)
     for word in words:
         name, equals, _ = word.removeprefix("--").partition("=")
@@ -44,7 +44,7 @@ def removed_from_command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def checked_option(name: str, value: Any, hint: Any) -> Any:
-    """The value as the type that an option is declared with; raises if it is of another one."""
+    """Returns the value as the declared type of an option; raises if it has another type."""
     kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     if value is None and NoneType in kinds:
         return None
@@ -69,7 +69,7 @@ def check_numbers(
     decays: Iterable[str] = (),
     shares: Iterable[str] = (),
 ) -> None:
-    """Raise unless the options of these names lie in their ranges; None passes, NaN and infinity do not."""
+    """Raises unless the options of these names lie in their ranges; None passes, NaN and infinity do not."""
     ranges = (
         (positive, "must be positive", lambda x: 0 < x < math.inf),
         (non_negative, "must not be negative", lambda x: 0 <= x < math.inf),

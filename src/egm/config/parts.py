@@ -1,6 +1,6 @@
-"""The parts of a sampler, each built once: from what a user gives (objects or expressions), or from `config.yaml`.
+"""Builds each part of a sampler once, from a user's objects or expressions, or from `config.yaml`.
 
-Networks draw their parameters from torch's global generator, which `seeded` sets and puts back.
+Networks draw their parameters from torch's global generator, which `seeded` sets and restores.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True)
 class Network:
-    """A network and how `config.yaml` names it."""
+    """A network and its text in `config.yaml`."""
 
     module: nn.Module
     text: str
@@ -40,16 +40,16 @@ class Network:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run consists of.
+    """All parts of a run.
 
     Attributes:
         space: the variables.
-        target: the energy, None where it is not at hand.
-        path, processes: of every variable.
+        target: the energy, None if unknown.
+        path, processes: the path and the process of every variable.
         network: the denoiser, or E^φ where the method has no other network.
-        energy_network: E^φ where the method trains one besides the denoiser and its network is at hand.
+        energy_network: E^φ if the method trains it in addition to the denoiser and its network is known.
         loop, options: options of the training loop and of the method.
-        device, dtype: where and in which precision to work.
+        device, dtype: device and dtype of the run.
         config: the run's configuration, which describes all of this.
     """
 
@@ -66,7 +66,7 @@ class Parts:
     config: dict[str, Any]
 
     def described(self) -> dict[str, Any]:
-        """The entries of `config.yaml`."""
+        """Returns the entries of `config.yaml`."""
         return {
             "paths": {name: describe(part) for name, part in self.path.paths.items()},
             "processes": {name: describe(process) for name, process in self.processes.items()},
@@ -78,7 +78,7 @@ class Parts:
 def make_path(
     space: Space, given: Mapping[str, str | AnyPath], *, reals: str = "CondOT", symbols: str = "Masked"
 ) -> ProductPath:
-    """The product path; what is given may be expressions or paths, `reals` and `symbols` are those of the others."""
+    """Builds the product path from expressions or paths; `reals` and `symbols` are the paths of other variables."""
     made: dict[str, AnyPath] = {}
     defaults = {**dict.fromkeys(space.real, reals), **dict.fromkeys(space.categorical, symbols)}
     for name, path in {**defaults, **given}.items():
@@ -91,7 +91,7 @@ def make_path(
 def make_processes(
     path: ProductPath, given: Mapping[str, AnyProcess], *, default: str = "Diffusion"
 ) -> dict[str, Process[Any]]:
-    """A process for each variable; `default` is that of other real variables, symbols follow a DiscreteJump."""
+    """Builds a process for each variable: if not given, reals follow `default` and symbols a DiscreteJump."""
     for name in given:
         nearest(name, path.space, kind="a variable of the space")
     made: dict[str, Process[Any]] = {}
@@ -125,7 +125,7 @@ def _registered(part: Part, table: Mapping[str, type]) -> Part:
 
 
 def make_body(space: Space, outputs: Mapping[str, tuple[int, ...]], text: str) -> Body:
-    """A network body from its expression."""
+    """Builds a network body from its expression."""
     known = {**NETWORKS, **RATE_NETWORKS}
     return evaluate(text, {name: partial(cls, space, outputs) for name, cls in known.items()}, kind="a network")
 
@@ -138,7 +138,7 @@ def make_network(
     symmetries: Sequence[str] = (),
     seed: int,
 ) -> Network:
-    """A user's module as it is; a body from its expression, preconditioned and with symmetries built in."""
+    """Returns a user's module unchanged, or builds a body from its expression, with preconditioning and symmetries."""
     if isinstance(choice, nn.Module):
         if next(choice.parameters(), None) is None:
             raise ValueError(f"the network {type(choice).__name__} has no parameters, so there is nothing to train")
@@ -150,18 +150,18 @@ def make_network(
 
 
 def require_network(
-    text: str, given: nn.Module | str | None, *, argument: str, what: str = "network"
+    text: str, given: nn.Module | str | None, *, argument: str, what: str = "a user-defined network"
 ) -> nn.Module | str:
-    """The network of a configuration: given again where it is the user's own."""
+    """Returns the network of a configuration; a user-defined network must be given again."""
     if given is None and (name := own_name(text)) is not None:
-        raise ValueError(f"the run has {what} of its own ({name}); pass it as {argument}=")
+        raise ValueError(f"the run has {what} ({name}); pass it as {argument}=")
     return text if given is None else given
 
 
 def default_network(target: Target) -> str:
-    """The network that suits a target, as an expression.
+    """Returns the default network of a target, as an expression.
 
-    A target that declares symmetries, but no translation, has sites that differ: convolutions would see them alike.
+    The sites of a target that declares symmetries, but no translation, differ: convolutions would treat them alike.
     """
     body = default_body(target.space)
     differ = bool(target.symmetries) and "translation" not in target.symmetries
@@ -169,14 +169,14 @@ def default_network(target: Target) -> str:
 
 
 def default_energy_network(target: Target) -> str:
-    """E^φ is evaluated on thousands of proposals a state, so perceptrons are preferred to convolutions."""
+    """Returns the default network of E^φ, which has thousands of proposals per state: no convolutions, perceptrons."""
     body = default_body(target.space)
     return {LatticeConv: "MLP", SiteMLP: "ResidualMLP"}.get(body, body.__name__)
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Set torch's global generator, from which modules draw their parameters, and put it back."""
+    """Seeds torch's global generator, from which modules draw their parameters, and restores it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

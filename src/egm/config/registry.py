@@ -1,7 +1,7 @@
-"""What can be named: targets, paths, schedules and processes, of the library and of its users.
+"""Registry of targets, paths, schedules and processes that a run can name, built-in and user-defined.
 
-Runs are written down by names (`egm.config.parts`), and nothing that a file names is imported. So a user's class is
-registered before it is named in `egm.fit`, `egm.load`, a recipe or a command. Methods have a registry of their own
+Runs are recorded by names (`egm.config.parts`), and nothing that a file names is imported. So a user's class must be
+registered before `egm.fit`, `egm.load`, a recipe or a command names it. Methods have a separate registry
 (`egm.methods.registry`).
 """
 
@@ -44,25 +44,25 @@ Part = TypeVar("Part", bound=type)
 
 
 def register(part: Part) -> Part:
-    """Let a user's class be named: a `Target`, `Path`, `Schedule` or `Process`; serves as a decorator.
+    """Registers a user's class, a `Target`, `Path`, `Schedule` or `Process`; usable as a decorator.
 
-    Its name is that of the class. Options are keyword-only and kept as attributes of the same names (a target writes
-    them in its `repr`), because that is how a run writes them down. A user's name may be registered again.
+    The name is the name of the class. Options must be keyword-only and kept as attributes of the same names (a target
+    writes them in its `repr`), because `config.yaml` records them in this form. A user's name may be registered again.
     """
     table = next((table for base, table in KINDS.values() if isinstance(part, type) and issubclass(part, base)), None)
     if table is None:
-        raise TypeError(f"a {' or '.join(KINDS)} can be registered, got {part!r}; methods have register_method")
+        raise TypeError(f"a {' or '.join(KINDS)} can be registered, got {part!r}; for methods use register_method")
     require_own(part.__name__)
     table[part.__name__] = part
     return part
 
 
 def reserve(name: str) -> None:
-    """Keep a name for the library: a user's part cannot have it."""
+    """Reserves a name for the library: a user's part cannot have it."""
     BUILT_IN.add(normal_form(name))
 
 
 def require_own(name: str) -> None:
-    """Raise for a name that the library has given."""
+    """Raises for a name that the library uses."""
     if normal_form(name) in BUILT_IN:
-        raise ValueError(f"'{name}' is a name of the library's own; choose another one")
+        raise ValueError(f"'{name}' is a name of the library; choose another one")

@@ -1,4 +1,4 @@
-"""What `egm.fit` was asked for: limits, device, dtype and seed, checked and typed."""
+"""The arguments of `egm.fit` as one object; limits, device, dtype and seed are checked and typed."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `egm.fit`, or what a run on disk says of them; a method refuses what it has no use for.
+    """The arguments of `egm.fit`, given or read from a run on disk; a method raises for those that it cannot use.
 
     Attributes:
         target: the energy; None where a run is loaded without it.
         method, seed: as given.
         steps, time_limit: limits as plain numbers.
-        device, dtype: where and in which precision to work.
+        device, dtype: device and dtype of the run.
         options: of the loop and the method, not checked yet.
-        network, energy_network, paths, processes: parts as they were given; None or empty where left out.
+        network, energy_network, paths, processes: parts in the form they were given; None or empty where left out.
         start: a sampler or a run to begin with.
-        run: where files go, if anywhere.
-        progress, tensorboard: what to show and to write on the way.
-        source: how the target is imported again, "module:function".
-        notes: kept in the run's configuration as they are.
+        run: folder of the run, if files are written.
+        progress, tensorboard: whether to show progress, and whether to write event files.
+        source: how the target can be imported, "module:function".
+        notes: notes that are copied into the run's configuration.
         config: the configuration of a run that is resumed or loaded.
     """
 
@@ -64,7 +64,7 @@ class Request:
 
     @classmethod
     def of_run(cls, run: RunDirectory, config: dict[str, Any], target: Target | None, **others: Any) -> Request:
-        """What a run on disk says; `others` are further fields."""
+        """Builds a request from a run on disk; `others` are further fields."""
         return cls(
             target, config["method"], config["steps"], config["time_limit"], config["seed"], dtype=config["dtype"],
             options=config, paths=config.get("paths", {}), processes=config.get("processes", {}), run=run,
@@ -80,11 +80,11 @@ class Request:
 
     @cached_property
     def space(self) -> Space:
-        """The target's space, or that of a run that is loaded without it."""
+        """The space of the target, or of a run that is loaded without its target."""
         return self.target.space if self.target is not None else make_space((self.config or {})["space"])
 
     def described(self) -> dict[str, Any]:
-        """The entries of `config.yaml` that every method has."""
+        """Returns the entries of `config.yaml` that every method has."""
         return {
             **target_entries(self.required_target, self.source),
             "method": self.method,
@@ -109,7 +109,7 @@ def make_request(
     out: str | Path | None = None,
     **others: Any,
 ) -> Request:
-    """A request from arguments as `egm.fit` takes them; `others` are fields of `Request`."""
+    """Builds a request from the arguments of `egm.fit`; `others` are fields of `Request`."""
     if not isinstance(target, Target):
         raise TypeError(f"fit needs an egm.Target, for example egm.Target(space, energy); got {type(target).__name__}")
     where, name = device_of(device), dtype_name(dtype)
@@ -120,13 +120,13 @@ def make_request(
 
 
 def limits(steps: int | None, time_limit: float | None) -> dict[str, Any]:
-    """The limits of a run as plain numbers."""
+    """Returns the limits of a run as plain numbers."""
     seconds = checked_option("time_limit", time_limit, float | None)
     return {"steps": checked_option("steps", steps, int | None), "time_limit": seconds}
 
 
 def dtype_name(dtype: torch.dtype | str) -> str:
-    """The name of a dtype that samplers work in."""
+    """Returns the name of a dtype; raises if samplers do not support it."""
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
         raise ValueError(f"dtype must be one of {list(DTYPES)}, got {dtype}")
@@ -134,7 +134,7 @@ def dtype_name(dtype: torch.dtype | str) -> str:
 
 
 def device_of(device: torch.device | str | None) -> torch.device:
-    """The device, tried once; a GPU if there is one and none is named."""
+    """Returns the device, after one allocation on it; by default a GPU if there is one."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

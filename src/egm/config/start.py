@@ -1,4 +1,4 @@
-"""Runs that begin with what another run has learned: its network and its denoiser's error, on the same space."""
+"""Starts a run with the network and the denoiser's error that another run on the same space has learned."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from egm.targets.base import Target
 
 @dataclass(frozen=True)
 class Start:
-    """What a run begins with: the configuration of another and the tensors of its modules."""
+    """The configuration and the modules' tensors of the run or sampler that another run starts from."""
 
     config: dict[str, Any]
     learned: Mapping[str, Mapping[str, torch.Tensor]]
 
     @classmethod
     def of(cls, start: AnySampler | str | Path) -> Start:
-        """From a sampler or the folder of a run."""
+        """Reads a sampler or the folder of a run."""
         if isinstance(start, NetworkSampler):
             return cls(start.config, {name: module.state_dict() for name, module in start.modules().items()})
         if not isinstance(start, str | Path):
@@ -43,7 +43,7 @@ class Start:
         paths: Mapping[str, str | AnyPath] | None,
         processes: Mapping[str, AnyProcess] | None,
     ) -> tuple[nn.Module | str, Mapping[str, str | AnyPath], Mapping[str, AnyProcess]]:
-        """Network, paths and processes of the new run: what is given, and otherwise those of the start."""
+        """Returns network, paths and processes of the new run: given ones, otherwise the start's."""
         config = self.config
         if list(config["paths"]) != list(target.space):
             raise ValueError(
@@ -51,7 +51,7 @@ class Start:
                 " run on the same space"
             )
         if network is None and (name := own_name(config["network"])) is not None:
-            raise ValueError(f"start has a network of its own ({name}); pass it as network= instead")
+            raise ValueError(f"start has a user-defined network ({name}); pass it as network= instead")
         return (
             network or config["network"],
             {**config["paths"], **(paths or {})},
@@ -59,9 +59,9 @@ class Start:
         )
 
     def hand_over(self, sampler: NetworkSampler, *, given: list[str]) -> None:
-        """Copy what was learned; `given` are the options of the new run that may have changed its network."""
+        """Copies the learned tensors; `given` names arguments of the new run that may have changed its network."""
         for name, module in (("network", sampler.network), ("error", sampler.error)):
-            learned = self.learned.get(name, {})  # some have nothing to save
+            learned = self.learned.get(name, {})  # some modules have nothing to save
             if {key: x.shape for key, x in learned.items()} != {key: x.shape for key, x in module.state_dict().items()}:
                 fix = " and ".join(given)
                 raise ValueError(

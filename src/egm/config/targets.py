@@ -1,7 +1,7 @@
-"""How a configuration names targets and spaces, and parts that only the user can give again.
+"""Texts of targets, spaces and user-defined parts in a configuration, and the objects that they stand for.
 
 A built-in target is written as a constructor expression. A user's target is written as "module:function" or "user: …",
-a user's network as "user: …": such parts are given again where the run is loaded or resumed.
+a user's network as "user: …": such parts must be given again to load or resume the run.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ OWN = "user: "
 
 
 def named_own(thing: Target | nn.Module) -> str:
-    """How a part of the user's own is written."""
+    """Returns the text of a user-defined part."""
     return f"{OWN}{thing!r}" if isinstance(thing, Target) else f"{OWN}{type(thing).__name__}"
 
 
 def own_name(text: object) -> str | None:
-    """The name of a part of the user's own, or None where the text names a part that can be made again."""
+    """Returns the name of a user-defined part, or None if the part can be built from its text."""
     return text.removeprefix(OWN) if isinstance(text, str) and text.startswith(OWN) else None
 
 
 def is_importable(text: str) -> bool:
-    """Whether a target is named as "module:function"."""
+    """Returns whether a target is named as "module:function"."""
     return ":" in text and own_name(text) is None
 
 
 def make_target(text: str) -> Target:
-    """A built-in target from its expression, such as "Ising(size=5, beta=0.4)"."""
+    """Builds a built-in target from its expression, such as "Ising(size=5, beta=0.4)"."""
     return evaluate(text, TARGETS, kind="a target")
 
 
 def make_space(text: str) -> Space:
-    """A space from its representation."""
+    """Builds a space from its representation."""
     return evaluate(text, {"Space": Space, "Real": Real, "Categorical": Categorical}, kind="a space")
 
 
 def target_expression(target: Target) -> str | None:
-    """The expression that makes a target again, or None for users' energies and targets made from data.
+    """Returns the expression that rebuilds a target, or None for users' energies and targets made from data.
 
     The expression is compared with the target's attributes; no second target is made.
     """
@@ -61,7 +61,7 @@ def target_expression(target: Target) -> str | None:
 
 
 def target_entries(target: Target, source: str | None) -> dict[str, Any]:
-    """What a configuration says of the target, and the version of this library."""
+    """Returns a configuration's entries on the target, and the version of this library."""
     return {
         "egm": VERSION,
         "target": source or target_expression(target) or named_own(target),
@@ -72,7 +72,7 @@ def target_entries(target: Target, source: str | None) -> dict[str, Any]:
 
 
 def target_of(config: dict[str, Any], target: Target | None, *, required: bool = True) -> Target | None:
-    """The target of a configuration: built in, or given and checked against it."""
+    """Returns the target of a configuration: a built-in one, or the given one after comparing both."""
     text = config["target"]
     own = own_name(text) is not None or is_importable(text)
     if own and target is None and required:

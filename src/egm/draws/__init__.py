@@ -1,4 +1,4 @@
-"""Draws: states with importance weights, what the weights say, and files that other programs read."""
+"""Draws: states with importance weights, diagnostics of the weights, and export to files."""
 
 from egm.draws.draws import Draws
 

@@ -1,31 +1,32 @@
-"""What can be wrong with importance weights, and how it is noticed.
+"""Diagnostics of importance weights: Pareto k̂, log Z of two halves, and the EUBO of exact samples.
 
 *Pareto k̂* (Vehtari, Simpson, Gelman, Yao, Gabry, "Pareto smoothed importance sampling"). The M = ⌈min(n/5, 3√n)⌉
-largest weights, less the next one, are fitted by a generalised Pareto law of density (1/σ)(1 + k x/σ)^{−1−1/k}, whose
+largest weights, minus the next one, are fitted by a generalised Pareto law of density (1/σ)(1 + k x/σ)^{−1−1/k}, whose
 moments of order 1/k and above are infinite: with k ≥ ½ weights have no variance, with k ≥ 1 no mean. With b = −k/σ the
 likelihood is maximal over k at k(b) = mean log(1 − b x), which leaves a profile L(b) = M(log(−b/k(b)) − k(b) − 1);
-Zhang and Stephens (2009) average b over a grid with weights exp L(b). The result is pulled towards ½ as by ten
-observations: k̂ = (M k + 10·½)/(M + 10). Above min(1 − 1/log₁₀ n, 0.7) error bars of n draws are not to be believed.
+Zhang and Stephens (2009) average b over a grid with weights exp L(b). A prior worth ten observations pulls the result
+towards ½: k̂ = (M k + 10·½)/(M + 10). Above min(1 − 1/log₁₀ n, 0.7), error bars from n draws are unreliable.
 
-*Halves.* log Z of the first and of the second half of the draws, their difference in units of its standard error.
+*Halves.* log Z of the first and of the second half of the draws are compared, in units of the standard error of their
+difference.
 
 *EUBO*, where the target has an exact sampler. With p and q the laws of exact and of simulated paths and w = Z dp/dq,
 
     ELBO = E_q[log w] = log Z − KL(q‖p) ≤ log Z ≤ EUBO = E_p[log w] = log Z + KL(p‖q) ≤ log E_p[w] = log Z − log ESS.
 
-Weighted draws also estimate the number in the middle: Σ w̄_i log w_i → E_p[log w], with the standard error that every
-expectation has. So the EUBO of exact samples needs no rule of thumb: it has to agree with what the weighted draws say,
-and the test is one of two independent estimates of one number. Say q puts no more than η on a part of the target that
-holds the mass m, and no draw falls there: both log Z and Σ w̄ log w are those of the rest, and the two EUBOs differ by
+Weighted draws also estimate the EUBO: Σ w̄_i log w_i → E_p[log w], with the standard error of any expectation. The EUBO
+of exact samples therefore needs no rule of thumb: the test compares two independent estimates of the same number.
+Suppose q puts no more than η on a part of the target with mass m, and no draw falls there. Then log Z and Σ w̄ log w
+describe only the rest of the target, and the two EUBOs differ by
 
     m [log(m/η) − log(1 − m)] > 0,
 
-large for a lost mode (half the mass, η = e^{−20}: 10 nats; one percent of it: 0.15), while ESS and k̂ look perfect. A
-EUBO below the weights' prediction, or below log Z, no sampler can cause: some density in w is then wrong.
-Besides four standard errors, a difference of `EUBO_TOLERANCE` + `EUBO_SHARE`·(−log ESS) is let pass. The first covers
-rounding, where weights hardly vary, and lost parts of about one in a thousand. The second, a tenth of the largest
-EUBO − log Z that the ESS allows (the inequality above), is there because the error of Σ w̄ log w is skewed where weights
-are uneven. Smaller parts stay out of sight, as does whatever neither a draw nor an exact sample falls in.
+which is large for a lost mode (half the mass, η = e^{−20}: 10 nats; one percent of it: 0.15), while ESS and k̂ look
+perfect. No sampler can cause a EUBO below the weights' prediction or below log Z: some density in w is then wrong.
+The test tolerates four standard errors plus `EUBO_TOLERANCE` + `EUBO_SHARE`·(−log ESS). The first term covers rounding,
+when weights barely vary, and lost parts with a mass of about one in a thousand. The second term, a tenth of the largest
+EUBO − log Z that the ESS allows (the inequality above), covers the error of Σ w̄ log w, which is skewed when weights
+are uneven. Smaller lost parts go undetected, as do parts that contain neither a draw nor an exact sample.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from torch import Tensor
 
 SIGMAS = 4.0  # standard errors that count as a contradiction
 EUBO_TOLERANCE, EUBO_SHARE = 0.01, 0.1
-MIN_TAIL = 5  # weights that a fit of the tail needs
+MIN_TAIL = 5  # least number of weights for a fit of the tail
 
 
 def weight_ess(log_weights: Tensor) -> Tensor:
@@ -49,7 +50,7 @@ def weight_ess(log_weights: Tensor) -> Tensor:
 
 
 def pareto_k(log_weights: Tensor | ArrayLike) -> float:
-    """Pareto k̂ of weights from their logarithms [n], whatever their common factor; −inf means weight zero.
+    """Returns Pareto k̂ from log-weights [n]; a common factor of the weights cancels, −inf means weight zero.
 
     Returns:
         k̂; −inf where the largest weights are all equal (no tail); NaN where it cannot be estimated: fewer than 25
@@ -70,13 +71,13 @@ def pareto_k(log_weights: Tensor | ArrayLike) -> float:
         return -math.inf
     if len(above) < MIN_TAIL:
         return math.nan
-    # Far below the top an exceedance is as good as zero, but it has to stay positive: its size enters as a divisor.
+    # Far below the top an exceedance underflows to zero, but it must stay positive because it enters as a divisor.
     exceedance = np.maximum(np.exp(above - top) * -np.expm1(cut - above), 1e-300)
     return (len(above) * _pareto_shape(exceedance) + 10 * 0.5) / (len(above) + 10)
 
 
 def pareto_k_limit(n: int) -> float:
-    """The k̂ up to which n draws suffice, min(1 − 1/log₁₀ n, 0.7).
+    """Returns the largest k̂ for which n draws suffice, min(1 − 1/log₁₀ n, 0.7).
 
     >>> pareto_k_limit(100), pareto_k_limit(10_000)
     (0.5, 0.7)
@@ -85,7 +86,7 @@ def pareto_k_limit(n: int) -> float:
 
 
 def log_mean(log_w: NDArray[np.float64]) -> tuple[float, float]:
-    """Logarithm of the mean of weights [parts, size] and its standard error, from the spread of parts (inf for one)."""
+    """Returns the log-mean of weights [parts, size] and its standard error, from the spread of parts (inf for one)."""
     top = float(log_w.max())
     if top == -math.inf:
         return top, math.nan
@@ -97,15 +98,15 @@ def log_mean(log_w: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def halves(log_weights: Tensor | ArrayLike, *, groups: int = 1) -> tuple[float, float, float]:
-    """log Z of the first and the second half, and how many standard errors lie between them.
+    """Returns log Z of the first and the second half, and how many standard errors lie between them.
 
     Args:
         log_weights: [n]; an odd draw (or group) in the middle is left out.
-        groups: independent blocks of equal size that the draws consist of; 1 means that all draws are independent.
+        groups: number of independent blocks of equal size; 1 means that all draws are independent.
 
     Returns:
-        log Z, log Z, and the difference over its standard error: NaN where a half has fewer than two independent parts,
-        inf where just one half has no positive weight.
+        Both values of log Z, and their difference over its standard error: NaN if a half has fewer than two independent
+        parts, inf if just one half has no positive weight.
     """
     log_w = _vector(log_weights)
     parts = groups if groups > 1 else len(log_w)
@@ -121,7 +122,7 @@ def halves(log_weights: Tensor | ArrayLike, *, groups: int = 1) -> tuple[float, 
 
 
 def sigmas(freedom: int) -> float:
-    """Standard errors as unlikely as `SIGMAS` of a normal, where the standard error itself has few degrees of freedom.
+    """Returns the quantile of Student's t (`freedom` degrees of freedom) as unlikely as `SIGMAS` of a normal.
 
     >>> round(sigmas(10**6), 3), round(sigmas(8), 1)
     (4.0, 7.6)
@@ -137,13 +138,13 @@ def eubo_problem(
     ess: float,
     limit: float = SIGMAS,
 ) -> str | None:
-    """What the EUBO of exact samples has against weighted draws, or None; every pair is (value, standard error).
+    """Returns how the EUBO of exact samples contradicts weighted draws, or None; pairs are (value, standard error).
 
     Args:
         eubo: mean log-weight of paths that end in exact samples.
-        log_z: of the draws.
-        predicted: Σ w̄ log w of the draws; None where their weights are not those of single paths.
-        ess: as a fraction.
+        log_z: log Z from the draws.
+        predicted: Σ w̄ log w of the draws; None if their weights are not weights of single paths.
+        ess: effective sample size as a fraction of the draws.
         limit: standard errors that count as a contradiction.
     """
     value, error = eubo if math.isfinite(eubo[0]) else (eubo[0], 0.0)
@@ -179,9 +180,9 @@ def _pareto_shape(x: NDArray[np.float64]) -> float:
     """Shape k of a generalised Pareto law from ascending x [M] > 0 (Zhang and Stephens)."""
     count = 30 + math.isqrt(len(x))
     quartile = x[int(len(x) / 4 + 0.5) - 1]
-    # Observation-based prior: b below 1/max x, most of it near there, some far out (−b large: a heavy tail).
+    # Data-dependent prior: b below 1/max x, mostly near this limit, some far below it (−b large: a heavy tail).
     b = 1 / x[-1] + (1 - np.sqrt(count / (np.arange(count) + 0.5))) / (3 * quartile)
-    b = b[np.abs(b) * x[-1] > 1e-12]  # b = 0, the exponential law, is 0/0 below; its neighbours stand for it
+    b = b[np.abs(b) * x[-1] > 1e-12]  # b = 0, the exponential law, gives 0/0 below; its neighbours represent it
     k = np.log1p(-np.outer(b, x)).mean(1)
     profile = len(x) * (np.log(-b / k) - k - 1)
     weight = np.exp(profile - profile.max())

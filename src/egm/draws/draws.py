@@ -1,18 +1,18 @@
-"""Draws of a sampler: states, and importance weights where the process has them.
+"""Draws of a sampler: states, with importance weights if the process has them.
 
 With log-weights log w_i, normalised weights w̄_i = w_i/Σw and n draws:
 
     ess = 1/(n Σ w̄_i²)     log_z = log (1/n) Σ w_i     elbo = (1/n) Σ log w_i
     expect(f) = Σ w̄_i f(x_i),  stderr² = Σ w̄_i² (f(x_i) − expect(f))²      (w̄_i = 1/n without weights)
 
-*Groups.* Where states were resampled along the way (sequential Monte Carlo), draws of one population share ancestors,
-and only populations are independent: the draws are then `groups` blocks of equal size, one after the other. Z is the
-mean of the blocks' Z_b, and expect(f) a ratio of sums over blocks, so errors come from the spread between blocks: with
+*Groups.* If states were resampled along the way (sequential Monte Carlo), draws of one population share ancestors, and
+only populations are independent. The draws are then `groups` blocks of equal size, one after the other. Z is the mean
+of the blocks' Z_b, and expect(f) is a ratio of sums over blocks, so errors come from the spread between blocks: with
 W_b = Σ_{i∈b} w̄_i and R_b = Σ_{i∈b} w̄_i (f(x_i) − expect(f)), the linear part of the ratio in block b (delta method),
 
     log_z_stderr² = G/(G−1) Σ_b (W_b − 1/G)²     expect(f): stderr² = G/(G−1) Σ_b R_b²     G = groups.
 
-`ess` stays that of the final weights; it says nothing of common ancestors, the standard errors do.
+`ess` is computed from the final weights and ignores common ancestors; the standard errors account for them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from egm.spaces import Space, State
 if TYPE_CHECKING:
     from xarray import DataTree  # pyright: ignore[reportMissingImports]
 
-MIN_ESS, MIN_DRAWS = 0.05, 100  # least fraction and least number of effective draws without a complaint
+MIN_ESS, MIN_DRAWS = 0.05, 100  # least ESS that is not a problem, as a fraction and as a number of draws
 UNRECORDED = "the simulation that made them does not record the density of its steps"
 UNSEEN = "a mode that the sampler never visits cannot be detected from weights"
 
@@ -45,9 +45,9 @@ class Draws:
     Attributes:
         state: the draws, in the coordinates that the energy sees.
         log_weights: float64 [n], −inf for weight zero, or None where the process has no weights.
-        energies: float64 [n] of the states, where they were asked for; otherwise None.
-        groups: independent blocks of equal size that the draws consist of; 1 where all draws are independent.
-        energy_calls: states handed to the energy while drawing.
+        energies: energies of the states, float64 [n], if they were requested; otherwise None.
+        groups: number of independent blocks of equal size; 1 if all draws are independent.
+        energy_calls: number of states at which the energy was evaluated while drawing.
     """
 
     def __init__(
@@ -62,16 +62,16 @@ class Draws:
         groups: int = 1,
         energy_calls: int = 0,
     ) -> None:
-        """Keep states and their weights.
+        """Stores states and their weights.
 
         Args:
-            space: of the states.
+            space: the space of the states.
             state: one tensor [n, ...] for each variable.
             log_weights: [n], finite, or −inf where the density is zero.
             energies: [n], see the attributes.
-            why_unweighted: the reason that is told to those who ask for weights where there are none.
-            eubo: gives the mean log-weight of paths that end in exact samples of the target, and its standard error;
-                None where the target has no exact sampler. Called once, when first asked for.
+            why_unweighted: the reason for missing weights, for error messages.
+            eubo: function that returns the mean log-weight of paths that end in exact samples of the target, and its
+                standard error; None if the target has no exact sampler. Called at most once, on first use.
             groups: see the attributes.
             energy_calls: see the attributes.
         """
@@ -143,16 +143,16 @@ class Draws:
 
     @property
     def pareto_k(self) -> float:
-        """Shape k̂ of the tail of the weights (`egm.draws.diagnostics.pareto_k`); NaN where it cannot be estimated."""
+        """Shape k̂ of the tail of the weights (`egm.draws.diagnostics.pareto_k`); NaN if it cannot be estimated."""
         return pareto_k(self._weights("pareto_k"))
 
     @property
     def halves(self) -> tuple[float, float]:
-        """Estimates of log Z by the first and by the second half; NaN with fewer than four independent parts."""
+        """Estimates of log Z from the first and from the second half; NaN with fewer than four independent parts."""
         return halves(self._weights("halves"), groups=self.groups)[:2]
 
     def expect(self, function: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
-        """Mean of function(**state) [n, ...] under the (weighted) draws, and its standard error."""
+        """Returns the mean of function(**state) [n, ...] under the (weighted) draws, and its standard error."""
         try:
             inspect.signature(function).bind(**self.state)
         except TypeError as error:
@@ -175,7 +175,7 @@ class Draws:
         return mean, (squares * (self.groups / (self.groups - 1) if self.groups > 1 else 1.0)).sqrt()
 
     def resample(self, n: int, seed: int = 0) -> State:
-        """n unweighted states, drawn with replacement in proportion to the weights (equal where there are none)."""
+        """Draws n unweighted states with replacement, in proportion to the weights (uniformly if there are none)."""
         if n < 1:
             raise ValueError(f"n must be at least 1, got {n}")
         weights = self._even() if self.log_weights is None else self._normalised("resample")
@@ -184,7 +184,7 @@ class Draws:
         return {name: x[index.to(x.device)] for name, x in self.state.items()}
 
     def problems(self) -> list[str]:
-        """Reasons not to rely on these draws, each with its numbers; an empty list is no proof that there are none."""
+        """Returns the problems found in these draws, with numbers; an empty list does not prove that there are none."""
         if self.log_weights is None:
             return [f"there are no weights: {self._why_unweighted}"]
         if not self._possible:
@@ -194,7 +194,7 @@ class Draws:
             wanted = f"at least {MIN_ESS:.2f} and {MIN_DRAWS} are wanted"
             found.append(f"ESS {ess:.3g} is worth {ess * n:.0f} independent draws ({wanted})")
         if k > pareto_k_limit(n):
-            found.append(f"Pareto k̂ {k:.2f} exceeds {pareto_k_limit(n):.2f}: a few large weights decide")
+            found.append(f"Pareto k̂ {k:.2f} exceeds {pareto_k_limit(n):.2f}: a few large weights dominate")
         first, second, apart = halves(self.log_weights, groups=self.groups)
         independent = self.groups if self.groups > 1 else n
         if independent < 4:
@@ -209,7 +209,7 @@ class Draws:
         return found
 
     def summary(self) -> str:
-        """A table of the variables' means and spreads, what the weights say, and "no problem detected" or why not."""
+        """Returns a text of means and standard deviations, weight diagnostics, and "no problem detected" or why not."""
         lines = [f"{len(self)} draws of {self.space!r}", f"{'variable':<20}{'mean':>12}{'sd':>12}"]
         weights = self._normalised("summary") if self._possible else self._even()
         for name, x in self.state.items():
@@ -226,21 +226,21 @@ class Draws:
         return "\n".join([*lines, f"unreliable, because {'; '.join(problems)}" if problems else "no problem detected"])
 
     def to_datatree(self) -> DataTree:
-        """Export for ArviZ: an `xarray.DataTree` with the groups "posterior" and "sample_stats" (`egm.draws.export`).
+        """Returns an `xarray.DataTree` for ArviZ with the groups "posterior" and "sample_stats" (`egm.draws.export`).
 
-        The draws are as they were drawn: most of ArviZ knows nothing of sample_stats["log_weight"], so export
-        `resample`d states (`Draws(space, draws.resample(n))`) where weights are uneven.
+        The draws are not resampled: most of ArviZ ignores sample_stats["log_weight"], so export `resample`d states
+        (`Draws(space, draws.resample(n))`) if weights are uneven.
         """
         return datatree(self)
 
     def write(self, file: str | Path) -> None:
-        """Write a file that other programs read: NetCDF (.nc), NumPy (.npz) or text (.csv), see `egm.draws.export`."""
+        """Writes the draws to a NetCDF (.nc), NumPy (.npz) or text (.csv) file, see `egm.draws.export`."""
         write(self, file)
 
     def _quality(self) -> list[str]:
-        """Lines with everything the weights say."""
+        """Returns the lines of `summary` about the weights."""
         n, k = len(self), self.pareto_k
-        tail = "not estimated, for want of large weights"
+        tail = "not estimated (too few large weights)"
         if not math.isnan(k):
             tail = f"{k:.2f} (at most {pareto_k_limit(n):.2f} is wanted)"
         elbo, stderr = f"ELBO {self.elbo:.4f}", self.eubo_stderr
@@ -261,11 +261,11 @@ class Draws:
             return None
         value, stderr = self._find_eubo()
         if math.isnan(value) or (math.isfinite(value) and not stderr >= 0):
-            raise ValueError(f"eubo must give a number and its standard error, got {value} and {stderr}")
+            raise ValueError(f"eubo must return a number and its standard error, got {value} and {stderr}")
         return float(value), float(stderr)
 
     def _predicted_eubo(self) -> tuple[float, float] | None:
-        """Σ w̄ log w and its standard error; None where draws were resampled, whose weights are not those of paths."""
+        """Returns Σ w̄ log w and its standard error; None for resampled draws, whose weights are not path weights."""
         if self.groups > 1:
             return None
         log_w = self._weights("eubo")
@@ -274,11 +274,11 @@ class Draws:
 
     @cached_property
     def _possible(self) -> bool:
-        """Whether there are weights, not all of them zero."""
+        """Whether there are weights that are not all zero."""
         return self.log_weights is not None and bool((self.log_weights > -math.inf).any())
 
     def _parts(self, terms: Tensor) -> Tensor:
-        """Sums of terms [n, ...] over each independent part of the draws: a draw, or a group."""
+        """Returns the sums of terms [n, ...] over each independent part of the draws: a draw, or a group."""
         return terms if self.groups == 1 else terms.unflatten(0, (self.groups, -1)).sum(1)
 
     def _even(self) -> Tensor:

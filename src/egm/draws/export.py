@@ -1,13 +1,12 @@
-"""Draws as files that other programs read; the suffix says which.
+"""Export of draws to files; the suffix selects the format.
 
-    .nc     NetCDF 4, what ArviZ reads: groups "posterior" and "sample_stats", dimensions chain (one), draw (n), and
+    .nc     NetCDF 4, for ArviZ: groups "posterior" and "sample_stats", dimensions chain (one), draw (n), and
             NAME_dim_i for the axes of a variable
     .npz    NumPy: one array for each variable, `.log_weights` and `.energies`
     .csv    a line for each draw: NAME, NAME[i] or NAME[i][j] for each entry, log_weight and energy
 
-Log-weights and energies are there where the draws have them. In "sample_stats" they are `log_weight`, `energy` and, by
-the name that ArviZ has for it, `lp` = −energy. A file is there as a whole or not at all, and writing takes little
-memory beside the draws.
+Log-weights and energies are written if the draws have them. In "sample_stats" they are `log_weight`, `energy` and, as
+ArviZ calls it, `lp` = −energy. Writes are atomic and need little memory in addition to the draws.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ if TYPE_CHECKING:
 
     from egm.draws import Draws
 
-ROWS = 4096  # lines of text made at a time
+ROWS = 4096  # lines of text formatted at a time
 CHAIN, DRAW = "chain", "draw"
 
 
 def write(draws: Draws, file: str | Path) -> None:
-    """Write draws into a file, in the format of its suffix."""
+    """Writes draws to a file, in the format of its suffix."""
     file = Path(file)
     writer_of(file)(draws, file)
 
 
 def writer_of(file: Path) -> Callable[[Draws, Path], None]:
-    """What writes a file of that suffix; raises where there is none, or a package is missing."""
+    """Returns the writer for the suffix of a file; raises if the suffix is unknown or a package is missing."""
     writers = {".nc": _write_netcdf, ".npz": _write_npz, ".csv": _write_csv}
     if file.suffix not in writers:
         given = f"'{file.suffix}'" if file.suffix else "no suffix"
@@ -54,7 +53,7 @@ def writer_of(file: Path) -> Callable[[Draws, Path], None]:
 
 
 def datatree(draws: Draws) -> DataTree:
-    """The groups of a NetCDF file."""
+    """Returns the groups of a NetCDF file."""
     xarray = needed("xarray", what="to_datatree", extra="bayes")
     taken = {CHAIN, DRAW}
     for name, x in draws.state.items():
@@ -62,7 +61,7 @@ def datatree(draws: Draws) -> DataTree:
     for name in draws.state:
         if name in taken or "/" in name:
             raise ValueError(
-                f"xarray has no room for a variable called '{name}': a dimension has that name, or '/' is in it;"
+                f"xarray cannot hold a variable called '{name}': a dimension has that name, or it contains '/';"
                 " rename it in the Space, or write .npz"
             )
     values = {name: x.detach().cpu().numpy()[None] for name, x in draws.state.items()}
@@ -73,19 +72,19 @@ def datatree(draws: Draws) -> DataTree:
         stats["lp"] = ((CHAIN, DRAW), -stats["energy"][1])
     groups |= {"sample_stats": stats} if stats else {}
     coordinates = {CHAIN: [0], DRAW: range(len(draws))}
-    made_by = {"inference_library": "egm"}  # an attribute that ArviZ's schema asks for
+    made_by = {"inference_library": "egm"}  # an attribute that ArviZ's schema requires
     return xarray.DataTree.from_dict(
         {name: xarray.Dataset(group, coords=coordinates, attrs=made_by) for name, group in groups.items()}
     )
 
 
 def _axes(name: str, ndim: int) -> list[str]:
-    """Names of a variable's own axes, those of an array [n, ...] of `ndim` axes."""
+    """Returns the names of a variable's axes; its array [n, ...] has `ndim` axes."""
     return [f"{name}_dim_{i}" for i in range(ndim - 1)]
 
 
 def _stats(draws: Draws) -> dict[str, NDArray[np.float64]]:
-    """Log-weights and energies, as far as there are any."""
+    """Returns the log-weights and energies that the draws have."""
     found = {"log_weight": draws.log_weights, "energy": draws.energies}
     return {name: x.detach().cpu().numpy() for name, x in found.items() if x is not None}
 
@@ -97,7 +96,7 @@ def _write_netcdf(draws: Draws, file: Path) -> None:
 
 
 def _write_npz(draws: Draws, file: Path) -> None:
-    """What `numpy.savez` does, for variables of any name ("file" is one of its arguments)."""
+    """Writes like `numpy.savez`, but for variables of any name ("file" is an argument of `savez`)."""
     arrays: dict[str, NDArray[Any]] = {name: x.detach().cpu().numpy() for name, x in draws.state.items()}
     names = {"log_weight": ".log_weights", "energy": ".energies"}  # names that no variable can have
     arrays |= {names[name]: x for name, x in _stats(draws).items()}
@@ -112,7 +111,7 @@ def _write_csv(draws: Draws, file: Path) -> None:
     columns = [column for name, x in arrays.items() for column in _columns(name, x.shape[1:])]
     stats = _stats(draws)
     if len({*columns, *stats}) < len(columns) + len(stats):
-        raise ValueError(f"two columns would have the same name, of {sorted(arrays)} and {sorted(stats)}; write .npz")
+        raise ValueError(f"two columns of {sorted(arrays)} and {sorted(stats)} would have the same name; write .npz")
     with replacing(file) as stream:
         text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
         writer = csv.writer(text, lineterminator="\n")
@@ -120,7 +119,7 @@ def _write_csv(draws: Draws, file: Path) -> None:
         for start in range(0, len(draws), ROWS):
             parts = [x[start : start + ROWS] for x in (*arrays.values(), *stats.values())]
             writer.writerows(_rows(parts))
-        text.detach()  # writes what is left, and leaves the stream open
+        text.detach()  # flushes the text and leaves the stream open
 
 
 def _columns(name: str, shape: tuple[int, ...]) -> list[str]:
@@ -128,7 +127,7 @@ def _columns(name: str, shape: tuple[int, ...]) -> list[str]:
 
 
 def _rows(parts: list[NDArray[Any]]) -> Iterator[list[str]]:
-    """Lines of some draws; numbers have as many digits as it takes to tell them apart, for their dtype."""
+    """Yields the lines of some draws; numbers have just enough digits to be distinct in their dtype."""
     texts = [x.reshape(len(x), -1).astype(str).tolist() for x in parts]
     for entries in zip(*texts, strict=True):
         yield [entry for part in entries for entry in part]

@@ -1,1 +1,1 @@
-"""The generator estimated by self-normalised importance sampling, and the intermediate energy."""
+"""Estimation of the generator by self-normalised importance sampling, and the intermediate energy."""

@@ -5,23 +5,25 @@ K proposals x_r^k ~ q_{r|t}(· | x_t) carry the weights w^k ∝ exp(−E_r(x_r^k
     F̂_t(x_t) = Σ_k w^k F_{t|r}(x_t | x_r^k),      Ê_t(x_t) = −log (1/K) Σ_k exp(−E_r(x_r^k)) − log Z_{r|t}(x_t),
 
 with E_1 the target's energy at r = 1 (EGM) or a learned E^φ_r at r = t + ε (EGM-BS). Generators depend on the end point
-through the denoiser (or the jump kernel) alone, so that is what is averaged. Sums run over chunks of proposals in log
-space; memory is bounded and the result does not depend on the chunks beyond rounding.
+through the denoiser (or the jump kernel) alone, so the denoiser (or kernel) is averaged. Sums run over chunks of
+proposals in log space, so memory is bounded, and the result does not depend on the chunks beyond rounding.
 
 Proposals may follow other laws q instead (`egm.estimation.proposals`), with w^k ∝ exp(−E_r) p_{t|r}(x_t | ·)/q at
-x_r^k. The estimate converges to the same generator; its variance is that of these weights. By the reference law nothing
-is singular at t = 0, where flat proposals of a Gaussian path spread as 1/α_t; the sampler's own steps know the target.
+x_r^k. The estimate converges to the same generator; its variance is that of these weights. Proposals from the reference
+law are not singular at t = 0, where flat proposals of a Gaussian path spread as 1/α_t; the sampler's own steps adapt to
+the target.
 
-Where E_r has a gradient, the denoiser of a real variable can be averaged from it instead of from end points, by the
-target score identity ∇ log p_t(x_t) = −(α_r/α_t) E[∇E_r(x_r) | x_t]. That has the smaller variance where σ_t is small.
-It needs a density that falls to zero continuously: at a hard wall (E = +inf) a term of its boundary would be missing.
+Where E_r has a gradient, the denoiser of a real variable can be estimated from gradients instead of end points, by the
+target score identity ∇ log p_t(x_t) = −(α_r/α_t) E[∇E_r(x_r) | x_t]. This has the smaller variance where σ_t is small.
+It needs a density that falls to zero continuously: at a hard wall (E = +inf) a boundary term would be missing.
 
-Over short steps weights are nearly even, and most of an estimate's error is that of the proposals' own mean. For real
-variables that mean is known, so *centred* estimates leave its error out,
+Over short steps the weights are nearly even, and most of the error comes from the sample mean of the proposals. For
+real variables the exact mean of the proposals is known, so *centred* estimates remove this error,
 
     E[x_r | x_t] ≈ Σ_k (w^k − 1/K) x_r^k + E_q[x_r],
 
-which multiplies the variance by the order of 1 − ESS. Where weights are uneven it adds to it instead.
+which multiplies the variance by a factor of order 1 − ESS. Where the weights are uneven, centring increases the
+variance instead.
 """
 
 from __future__ import annotations
@@ -41,19 +43,19 @@ from egm.processes.base import Process
 from egm.spaces import Space, State
 from egm.util.broadcast import over
 
-DRAW_TOGETHER = 128  # proposals drawn by one call, whatever the chunk: random numbers do not depend on memory
+DRAW_TOGETHER = 128  # proposals drawn by one call, for any chunk size: random numbers do not depend on memory
 TEMPORARIES = 6  # tensors of a proposal's size that are alive at once
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What K weighted proposals say at x_t.
+    """The estimate from K weighted proposals at x_t.
 
     Attributes:
         prediction: of each variable, the denoiser (mean [..., *shape], table [..., *shape, n]) or the jump kernel.
         energy: Ê_t, [...]; +inf where every proposal has zero density.
-        ess: effective sample size of the weights as a fraction of K, [...]; zero where every proposal has zero density,
-            and the prediction there says nothing.
+        ess: effective sample size of the weights as a fraction of K, [...]; zero where every proposal has zero density;
+            the prediction there is meaningless.
     """
 
     prediction: State
@@ -80,25 +82,25 @@ def estimate(
     memory: int = 2**30,
     state_bytes: int = 0,
 ) -> Estimate:
-    """Estimate the marginal generator's parameters and the intermediate energy at latent states x_t.
+    """Estimates the marginal generator's parameters and the intermediate energy at latent states x_t.
 
     Args:
         energy: E_r in latent coordinates, called with proposals [k, ..., *shape] and r; returns [k, ...]. Symbols come
             in narrow dtypes (`Space.narrowed`).
         path: the path of every variable.
-        processes: the process of every variable; it says what is averaged.
+        processes: the process of every variable; it defines the averaged quantity.
         x_t: latent states [..., *shape].
         t: their times, [...] or a number.
         r: the time of the end points, t < r ≤ 1.
         count: number K of proposals for each state.
-        proposal: "flat" (the paper's), "reference", or the sampler's own steps.
-        scores: called in the place of `energy`, returns E_r and its gradients with respect to the real variables,
+        proposal: "flat" (as in the paper), "reference", or the sampler's own steps.
+        scores: called instead of `energy`, returns E_r and its gradients with respect to the real variables,
             which are averaged instead of their end points; for processes that predict the denoiser.
-        centred: leave out the error of the proposals' own mean, for the same processes; without `scores`.
+        centred: remove the error of the proposals' sample mean, for the same processes; not together with `scores`.
         generator: source of every random number.
         memory: bytes that proposals and their temporaries may take.
-        state_bytes: bytes that `energy` itself takes for each proposal of each state: a network's activations, symbols
-            that are widened for a user's function (`wide_bytes`).
+        state_bytes: bytes that `energy` itself takes for each proposal of each state: activations of a network, or
+            symbols widened for a user's function (`wide_bytes`).
     """
     _check(count, t, r, both=centred and scores is not None)
     batch = path.space.batch_shape(x_t, latent=True)
@@ -137,11 +139,11 @@ def estimate(
 
 
 class _Sums:
-    """Σ w, Σ w² and Σ w · (what a prediction averages) over chunks of proposals, in units of the largest weight so far.
+    """Σ w, Σ w² and Σ w · (averaged quantity) over chunks of proposals, in units of the largest weight so far.
 
     Args:
         processes, x_t, t: see `estimate`.
-        plain: names of the variables whose end points are summed without weights as well.
+        plain: names of the variables whose end points are also summed without weights.
     """
 
     def __init__(
@@ -154,7 +156,7 @@ class _Sums:
         self.plain = dict.fromkeys(plain, torch.zeros(()))
 
     def add(self, log_w: Tensor, averaged: State, x_r: State) -> None:
-        """Add a chunk: log-weights [k, ...], what is averaged, and end points."""
+        """Adds a chunk: log-weights [k, ...], averaged quantities, and end points."""
         peak = log_w.amax(0) if self.peak is None else torch.maximum(self.peak, log_w.amax(0))
         # Where every weight so far is zero the peak is −inf; any finite number keeps exp(−inf − peak) at zero.
         safe = torch.where(peak == -math.inf, 0.0, peak)
@@ -170,9 +172,9 @@ class _Sums:
         self.peak = peak
 
     def means(self, count: int) -> tuple[Tensor, State, Tensor]:
-        """log mean w, the weighted means, and the effective share of `count` proposals."""
+        """Returns log mean w, the weighted means, and the effective sample size as a fraction of `count`."""
         if self.peak is None:
-            raise ValueError("no proposal was made")
+            raise ValueError("there are no proposals to average")
         empty = self.total == 0
         divisor = torch.where(empty, 1.0, self.total)
         log_total = torch.where(empty, 0.0, self.peak) + torch.log(divisor)
@@ -188,17 +190,17 @@ def _check(count: int, t: Time, r: Time, *, both: bool) -> None:
     if isinstance(t, float) and isinstance(r, float) and not 0 <= t < r <= 1:
         raise ValueError(f"times must fulfil 0 <= t < r <= 1, got t={t} and r={r}")
     if both:
-        raise ValueError("only averages of end points can be centred, not those of scores; leave out one of the two")
+        raise ValueError("only averages of end points can be centred, not those of scores; leave out centred or scores")
 
 
 def _scores(gradients: Sequence[State]) -> State:
-    """−∇E_r of all proposals; where the density is zero there is none, and the weight is zero as well."""
+    """Returns −∇E_r of all proposals; zero where the gradient is not finite (zero density, so zero weight)."""
     joined = {name: torch.cat([gradient[name] for gradient in gradients]) for name in gradients[0]}
     return {name: torch.where(torch.isfinite(x), -x, 0.0) for name, x in joined.items()}
 
 
 def slice_size(row: int, memory: int) -> int:
-    """How many proposals of every state an energy is asked for at once, if one takes `row` bytes."""
+    """Returns the number of proposals of every state in one call of an energy, if one takes `row` bytes."""
     if row > memory:
         raise ValueError(
             f"memory={memory} bytes is too small: the energy of one proposal for each state of this batch takes {row};"
@@ -208,14 +210,14 @@ def slice_size(row: int, memory: int) -> int:
 
 
 def wide_bytes(space: Space) -> int:
-    """Bytes of the temporaries of an energy that is given one state with symbols as int64."""
+    """Returns the bytes of an energy's temporaries for one state with symbols as int64."""
     return TEMPORARIES * torch.int64.itemsize * sum(variable.sites for variable in space.categorical.values())
 
 
 def chunk_size(processes: Mapping[str, Process[Any]], x_t: State, *, count: int, memory: int, tables: int = 0) -> int:
-    """How many proposals of every state fit into `memory` bytes, a multiple of `DRAW_TOGETHER`.
+    """Returns how many proposals of every state fit into `memory`: `count`, or a multiple of `DRAW_TOGETHER`.
 
-    `tables` are bytes that a proposal of every state takes beside its end points.
+    `tables` are bytes that a proposal of every state takes in addition to its end points.
     """
     sizes = {name: x.numel() * x.element_size() * processes[name].expansion for name, x in x_t.items()}
     each = TEMPORARIES * (tables + sum(sizes.values()))

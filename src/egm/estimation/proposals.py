@@ -1,14 +1,14 @@
-"""What importance sampling draws end points x_r from, and the factor by which that differs from p_{t|r}(x_t | ·):
+"""Proposal laws q of importance sampling for end points x_r, and the ratio of p_{t|r}(x_t | ·) to q:
 
     flat        q_{r|t}(x_r | x_t)     = p_{t|r}(x_t | x_r) / Z_{r|t}(x_t)
     reference   q^ref_{r|t}(x_r | x_t) = p_{t|r}(x_t | x_r) p^ref_r(x_r) / p^ref_t(x_t)
-    sampler     K_θ(x_r | x_t), the step that the sampler itself takes from its present prediction: for reals
+    sampler     K_θ(x_r | x_t), the sampler's own step with its current prediction: for reals
                 N(A x_t + B x̂_1, (V + B² err_t) I), for symbols the bridge averaged over the table
 
-Whatever the law q, E_t(x_t) = −log E_q[e^{−E_r(x_r)} p_{t|r}(x_t | x_r)/q(x_r | x_t)]. The first two laws know nothing
-of the target, and each of many coordinates adds its share to the variance of log w. Over short steps the sampler's own
-come near the law of x_r given x_t, for which weights are even; they begin as the reference's, which an untrained
-sampler follows. For reals they are one Gaussian, so x_r given x_t must not lie in several modes.
+For every law q, E_t(x_t) = −log E_q[e^{−E_r(x_r)} p_{t|r}(x_t | x_r)/q(x_r | x_t)]. The first two laws do not depend
+on the target, and every coordinate adds to the variance of log w. Over short steps the sampler's steps approach the law
+of x_r given x_t, for which the weights are even; before training they follow the reference law. For reals they are one
+Gaussian, so the law of x_r given x_t must not have several modes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class OwnSteps:
     """The sampler's steps at x_t.
 
     Attributes:
-        prediction: its denoisers (means, tables) at x_t.
-        errors: the variances of the means, by which steps widen, [..., *sites].
+        prediction: the sampler's denoisers (means, tables) at x_t.
+        errors: error variances of the means, by which steps are widened, [..., *sites].
     """
 
     prediction: State
@@ -42,14 +42,14 @@ class OwnSteps:
 
 @dataclass(frozen=True)
 class Proposals:
-    """End points at r for states x_t.
+    """Proposed end points x_r for states x_t.
 
     Attributes:
-        draw: `count` of them as the first axis, again and again: draw(count, generator).
-        log_factor: log p_{t|r}(x_t | x_r)/q(x_r | x_t) but for `constant`; None where there is nothing more.
-        constant: the part of it that does not depend on x_r, [...].
-        means: E_q[x_r] of every real variable.
-        tables: bytes that one proposal of every state takes beside its end points, for the law of its symbols.
+        draw: draw(count, generator) returns new end points, with `count` as the first axis.
+        log_factor: log p_{t|r}(x_t | x_r)/q(x_r | x_t) without `constant`; None if the ratio is constant.
+        constant: the part of this log-ratio that does not depend on x_r, [...].
+        means: returns E_q[x_r] of every real variable.
+        tables: bytes that one proposal of every state takes in addition to its end points, for tables of its symbols.
     """
 
     draw: Callable[[int, torch.Generator | None], State]
@@ -62,14 +62,14 @@ class Proposals:
 def make_proposals(
     path: ProductPath, processes: Mapping[str, Process[Any]], x_t: State, t: Time, r: Time, *, law: Proposal | OwnSteps
 ) -> Proposals:
-    """Proposals of any law."""
+    """Returns the proposals of a law."""
     if isinstance(law, OwnSteps):
         return _of_sampler(path, processes, x_t, t, r, own=law)
     return _of_path(path, x_t, t, r, law=law)
 
 
 def _of_path(path: ProductPath, x_t: State, t: Time, r: Time, *, law: Proposal) -> Proposals:
-    """Flat proposals, or those of the reference law."""
+    """Returns flat proposals, or proposals from the reference law."""
 
     def means() -> State:
         return {name: part.proposal_law(x_t[name], t, r, law=law)[0] for name, part in path.gaussian.items()}
@@ -83,7 +83,7 @@ def _of_path(path: ProductPath, x_t: State, t: Time, r: Time, *, law: Proposal) 
 def _of_sampler(
     path: ProductPath, processes: Mapping[str, Process[Any]], x_t: State, t: Time, r: Time, *, own: OwnSteps
 ) -> Proposals:
-    """The sampler's own steps; those of a flow are its diffusion's, which has a density."""
+    """Returns the sampler's own steps; a flow is replaced by the diffusion on its path, which has a density."""
     bridges = {name: Diffusion(p.path) for name, p in processes.items() if p.predicts_mean}
     symbols = {name: process for name, process in processes.items() if name not in bridges}
 

@@ -1,4 +1,4 @@
-"""The bootstrap of a masked path in the limit r → t: one site is revealed at a time, so nothing has to be sampled.
+"""The bootstrap of a masked path in the limit r → t: one site is revealed at a time, so no end points are drawn.
 
 With E_t the intermediate energy, i a masked site of x_t and x_t[i=y] the same state with that site revealed as y,
 
@@ -22,13 +22,13 @@ from egm.spaces import State
 
 @dataclass(frozen=True)
 class SingleSite:
-    """What the energies of neighbouring states say about some masked sites of x_t.
+    """Estimates at some masked sites of x_t from the energies of neighbouring states.
 
     Attributes:
-        table: p(x_1^i = y | x_t), [..., *shape, n], zero at the sites that were not looked at.
-        sites: how many masked sites each of those looked at stands for, [..., *shape]; the others are zero, and so are
-            sites at which no symbol has a density.
-        energy: E_t(x_t) from its neighbours, a mean over the sites looked at, [...]; NaN where no site is masked.
+        table: p(x_1^i = y | x_t), [..., *shape, n], zero at the sites that were not chosen.
+        sites: number of masked sites that each chosen site represents, [..., *shape]; zero at all other sites, and at
+            sites where every symbol has zero density.
+        energy: E_t(x_t) from its neighbours, a mean over the chosen sites, [...]; NaN where no site is masked.
     """
 
     table: Tensor
@@ -46,9 +46,9 @@ def single_site(
     count: int,
     generator: torch.Generator | None = None,
 ) -> SingleSite:
-    """Look at up to `count` random masked sites of the variable `name` in each state of a batch [b].
+    """Evaluates up to `count` random masked sites of the variable `name` in each state of a batch [b].
 
-    `energy` is E_t on latent states [n, count, b, ...]; it is called once, t > 0.
+    `energy` is E_t on latent states [n, count, b, ...]; it is called once, with t > 0.
     """
     if name not in path.revealing:
         kind = type(path[name]).__name__
@@ -77,7 +77,7 @@ def single_site(
     kappa = part.kappa(part.over_batch(t, x)).to(log_w.dtype)
     each = -torch.logsumexp(log_w, 0) - (torch.log1p(-kappa) - torch.log(kappa))  # [count, b]
     looked = real.sum(1)
-    # Where every neighbour has zero density so has x_t (or t = 0), and there is no table.
+    # Where every neighbour has zero density, x_t has zero density too (or t = 0), and there is no table.
     empty = log_w.amax(0) == -torch.inf
     mean = torch.where(real.T, each.masked_fill(empty, torch.inf), 0.0).sum(0) / looked.clamp(min=1)
     said = real & ~empty.T

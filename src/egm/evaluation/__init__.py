@@ -1,4 +1,4 @@
-"""How good a sampler is: scores against reference draws, and the record of a run."""
+"""Evaluation of samplers: scores against reference draws, and the record of a run."""
 
 from egm.evaluation.scores import evaluate
 

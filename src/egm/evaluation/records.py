@@ -1,4 +1,4 @@
-"""The record of a run, `results.json`: its scores and what it cost; an object of `results/*.json`."""
+"""The record of a run, `results.json`: its scores and its cost, as one object of `results/*.json`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from egm.sampler import AnySampler
 
 
 def published(config: dict[str, Any]) -> dict[str, list[float | None]]:
-    """The paper's numbers for a run, if its recipe states any."""
+    """Returns the paper's numbers for a run, if its recipe states any."""
     return (config.get("notes") or {}).get("paper") or {}
 
 
 def write_results(folder: Path, sampler: AnySampler, comparison: dict[str, Any]) -> dict[str, Any]:
-    """Complete an evaluation by what the run cost, and write `results.json`; null where something is undefined.
+    """Adds the cost of the run to an evaluation and writes `results.json`, with null for undefined values.
 
     Args:
-        folder: of the run.
-        sampler: of the run.
-        comparison: what `egm.evaluate` gave.
+        folder: folder of the run.
+        sampler: sampler of the run.
+        comparison: result of `egm.evaluate`.
     """
     run = RunDirectory(folder)
     cost = run.cost(sampler.config)
@@ -58,7 +58,7 @@ def write_results(folder: Path, sampler: AnySampler, comparison: dict[str, Any])
 
 
 def _finite(value: Any) -> Any:
-    """A record without infinities and NaN, which JSON has no words for."""
+    """Returns a record with None instead of infinities and NaN, which JSON cannot represent."""
     if isinstance(value, dict):
         return {name: _finite(part) for name, part in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""How good a sampler is: metrics against fresh exact draws, each beside the floor that exact draws set."""
+"""Scores of a sampler: metrics against fresh exact draws, each with its floor from exact draws."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from egm.spaces import State
 from egm.targets.base import Target
 from egm.util.seeds import derive_seed
 
-QUICK_DRAWS = 2000  # of an evaluation while training
-QUICK_PAIRS = 20  # pairs behind the floor that is shown while training
-ASSIGNMENT_PAIRS = 20  # W2 of points takes a second for a pair
-MOST_ENTRIES = 64  # of an observable whose means are recorded
-Mean: TypeAlias = tuple[list[float], list[float] | None]  # of the entries of an observable, with standard errors
+QUICK_DRAWS = 2000  # of an evaluation during training
+QUICK_PAIRS = 20  # pairs behind the floor shown during training
+ASSIGNMENT_PAIRS = 20  # W2 of points takes a second per pair
+MOST_ENTRIES = 64  # largest size of an observable whose means are recorded
+Mean: TypeAlias = tuple[list[float], list[float] | None]  # means of an observable's entries, and standard errors
 
 
 def metrics_of(target: Target) -> list[str]:
-    """The metrics that make sense for a target: e_w1, and m_w1 (lattices) or x_w2 (real variables)."""
+    """Returns the default metrics of a target: e_w1, m_w1 (with a magnetisation) and x_w2 (with real variables)."""
     names = ["e_w1"]
     if "magnetization" in _observables_of(target):
         names.append("m_w1")
@@ -37,7 +37,7 @@ def metrics_of(target: Target) -> list[str]:
 
 
 def quick_scores(target: Target, n: int = QUICK_DRAWS) -> Callable[[AnySampler, int], dict[str, float]]:
-    """A function that scores a sampler while it trains: W1 distances of n draws, and their floors."""
+    """Returns a function that scores a sampler during training: W1 distances of n draws, and their floors."""
     floors: dict[str, float] = {}
 
     def score(sampler: AnySampler, seed: int) -> dict[str, float]:
@@ -64,23 +64,23 @@ def evaluate(
     seed: int = 0,
     metrics: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Score a sampler with fresh draws on both sides; the record that `results/*.json` is made of.
+    """Scores a sampler with fresh draws on both sides and returns the scores for its record.
 
-    Where draws have weights, `resampled` scores n states out of more weighted draws, and ESS, log Z and ELBO come from
-    all draws of all repeats (EUBO from those of the first). `observables` are means over them, with their weights and
-    standard errors (states of chains depend on each other and have none here), and beside them those of the reference
-    draws, or of the whole pool of a reference by MCMC. `modes` is the least number of modes in a repeat's n raw draws.
+    If draws have weights, `resampled` scores n states resampled from more weighted draws, and ESS, log Z and ELBO use
+    all draws of all repeats (EUBO the draws of the first repeat). `observables` holds weighted means over all draws
+    with standard errors (none for states of chains, which are correlated), and the same for the reference draws, or for
+    the whole pool of an MCMC reference. `modes` is the smallest number of modes in the n raw draws of any repeat.
 
     Args:
-        sampler: what to judge.
-        target: by default the sampler's own.
+        sampler: the sampler to score.
+        target: by default the target of the sampler.
         n: draws on each side.
         repeats: independent evaluations; mean and standard deviation over them are reported.
-        floor_pairs: pairs of exact sets behind each floor that does not ship with the package (at most 20 for x_w2).
-        resample_from: weighted draws behind each resampled one; the first n of them are the raw draws. 1 leaves
-            `resampled` out, which suffices where the weights are nearly equal, and costs a fifth.
-        seed: of draws and references; never that of training.
-        metrics: names, by default those that make sense for the target.
+        floor_pairs: pairs of exact sets for each floor that does not ship with the package (at most 20 for x_w2).
+        resample_from: weighted draws for each resampled state; the first n of them are the raw draws. 1 leaves
+            `resampled` out, which suffices if the weights are nearly equal, and takes a fifth of the draws.
+        seed: seed of draws and references; never the random numbers of training.
+        metrics: names; by default e_w1, m_w1 (with a magnetisation) and x_w2 (with real variables).
     """
     target = target or sampler.target
     if target is None:
@@ -96,7 +96,7 @@ def evaluate(
         for repeat in range(repeats):
             drawn = sampler.sample(resample_from * n if weighted else n, seed=derive_seed(seed, 2 * repeat))
             reference = target.exact_sample(n, seed=derive_seed(seed, 2 * repeat + 1))
-            weighted = weighted and drawn.log_weights is not None  # a flow's map may have turned out to fold
+            weighted = weighted and drawn.log_weights is not None  # the map of a flow may not be invertible
             sets = [(raw, {name: x[:n] for name, x in drawn.state.items()})]
             observed.add(target, drawn, reference)
             if has_modes:
@@ -109,7 +109,7 @@ def evaluate(
             for values, state in sets:
                 for name in names:
                     values[name].append(find_metric(name)(target, _on_cpu(state), reference))
-        own = derive_seed(seed, 3 * repeats)  # exact draws that no repeat has seen
+        own = derive_seed(seed, 3 * repeats)  # exact draws that no repeat uses
         floors = _floors(target, names, n, pairs=floor_pairs, seed=own)
         eval_calls = target.energy_calls - before
     scored = weighted and resample_from > 1
@@ -134,7 +134,7 @@ def evaluate(
 
 
 def _floors(target: Target, names: Sequence[str], n: int, *, pairs: int, seed: int) -> dict[str, Floor]:
-    """The floor of each metric: one that ships with the package, or else from pairs of exact sets."""
+    """Returns the floor of each metric, shipped with the package or estimated from pairs of exact sets."""
     counts = {name: min(pairs, ASSIGNMENT_PAIRS) if name == "x_w2" else pairs for name in names}
     return {
         name: known_floor(name, target, n) or floor(name, target, n, pairs=count, seed=seed)
@@ -143,7 +143,7 @@ def _floors(target: Target, names: Sequence[str], n: int, *, pairs: int, seed: i
 
 
 def _symmetries(sampler: AnySampler) -> list[str]:
-    """The symmetries that are built into a sampler's network; none for chains, which have no network."""
+    """Returns the symmetries built into a sampler's network; none for chains, which have no network."""
     network = getattr(sampler, "network", None)
     return list(getattr(getattr(network, "body", network), "symmetries", ()))
 
@@ -158,7 +158,7 @@ def _score(values: list[float], floor: Floor) -> dict[str, float | int | None]:
 
 
 def _certificate(log_weights: list[torch.Tensor], eubo: float | None) -> dict[str, float | None]:
-    """What the weights of all draws say; None where there are none."""
+    """Returns ESS, log Z and its bounds from the weights of all draws; None without weights."""
     if not log_weights:
         return dict.fromkeys(("ess", "log_z", "log_z_stderr", "elbo", "eubo"))
     log_w = torch.cat(log_weights).cpu()
@@ -168,15 +168,15 @@ def _certificate(log_weights: list[torch.Tensor], eubo: float | None) -> dict[st
 
 
 def _observables_of(target: Target) -> list[str]:
-    """Names, found by looking at two states."""
+    """Returns the names of a target's observables, by evaluating them at two states."""
     probe = target.space.reference_sample(2, generator=torch.Generator().manual_seed(0))
     return list(target.observables(**probe))
 
 
 class _Means:
-    """Means of a target's observables over repeats, of draws with their weights and of reference draws.
+    """Means of a target's observables over repeats, for weighted draws and for reference draws.
 
-    Errors come from the spread of all draws, not from that of the few means of repeats: with the error s_r of repeat r
+    Errors come from the spread of all draws, not from the few means of repeats: with the error s_r of repeat r
     (`Draws.expect`) and R repeats, stderr² = Σ_r s_r²/R².
     """
 
@@ -193,9 +193,9 @@ class _Means:
                     found.setdefault(name, []).append((mean.cpu(), stderr.cpu()))
 
     def record(self, *, independent: bool, pool: Mapping[str, Mean] | None) -> dict[str, dict[str, list[float] | None]]:
-        """Means and standard errors; `pool` has those of a reference by MCMC, None otherwise.
+        """Returns means and standard errors; `pool` holds the reference's, if it is by MCMC.
 
-        Draws that depend on each other have no errors (None).
+        Draws that are not `independent` have no errors (None).
         """
         found = {}
         for name, repeats in self._draws.items():
@@ -213,15 +213,15 @@ class _Means:
 
 
 def _pool_means(target: Target) -> dict[str, Mean] | None:
-    """Means of observables over all draws of a reference by MCMC, with errors that allow for dependence.
+    """Returns means of observables over all draws of an MCMC reference, with errors that account for correlation.
 
-    The errors were found when the pool was made; an observable that was not there yet, or was another one, has none.
+    The errors were computed when the pool was made; an observable that was added or changed since then has none.
     """
     if target.reference_kind != "mcmc":
         return None
     try:
         reference = target.reference
-    except NotImplementedError:  # draws of its own, without a pool
+    except NotImplementedError:  # the target draws without a pool
         return {}
     known, found = reference.diagnostics["observables"], dict[str, Mean]()
     for name, x in target.observables(**reference.state).items():
@@ -244,7 +244,7 @@ def _over_repeats(repeats: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[lis
 
 @contextmanager
 def _not_counted(target: Target) -> Iterator[int]:
-    """What evaluation costs is not training: the target's counts are put back, whatever happens."""
+    """Restores the target's call counters at the end, because evaluation does not count as training."""
     calls = target.energy_calls, target.score_calls
     try:
         yield calls[0]

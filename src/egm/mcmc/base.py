@@ -18,7 +18,7 @@ from egm.spaces import Space, State
 
 
 class SupportsEnergy(Protocol):
-    """What a kernel needs of a target; `egm.Target` provides it."""
+    """Interface that a kernel needs of a target; `egm.Target` implements it."""
 
     space: Space
     energy_calls: int
@@ -37,11 +37,11 @@ class SupportsEnergy(Protocol):
         ...
 
     def independent_sites(self, name: str) -> tuple[tuple[int, ...], ...]:
-        """The sites of a categorical variable in groups of sites that are independent given all the others."""
+        """Returns groups of sites of a categorical variable; the sites of a group are independent given all others."""
         ...
 
     def conditional_energies(self, state: State, name: str, sites: tuple[int, ...]) -> Tensor:
-        """E(x) for each symbol that k sites can hold, up to a number that the symbols share, shape [n, ..., k]."""
+        """Returns E(x) for each symbol at each of k sites, up to a number shared by the symbols, shape [n, ..., k]."""
         ...
 
     def observables(self, **state: Tensor) -> dict[str, Tensor]:
@@ -50,9 +50,9 @@ class SupportsEnergy(Protocol):
 
 
 class Kernel(ABC):
-    """One transition for a batch of chains.
+    """A Markov kernel: one transition for a batch of chains.
 
-    A kernel may keep what it adapts (a step size) or counts (swaps), never anything about the states themselves, which
+    A kernel may store what it adapts (a step size) or counts (swaps), but must not rely on earlier states, which
     another kernel may have changed in between.
     """
 
@@ -62,39 +62,39 @@ class Kernel(ABC):
     def step(
         self, latent: State, *, generator: torch.Generator, inverse_temperature: Tensor | float = 1.0
     ) -> tuple[State, Tensor]:
-        """The next latent state and the acceptance probability of the move, both of batch shape [...].
+        """Returns the next latent state and the acceptance probability of the move, both of batch shape [...].
 
         Args:
-            latent: latent state with leading shape [...], one entry a chain.
+            latent: latent state with leading shape [...], one entry per chain.
             generator: source of every random number.
             inverse_temperature: b, a number or a tensor that broadcasts to [...].
         """
 
     def adapt(self, acceptance: Tensor) -> None:
-        """Tune the kernel from the acceptance of the step just made; called during warm-up only."""
+        """Tunes the kernel from the acceptance of the last step; called during warm-up only."""
         del acceptance
 
     def reset(self) -> None:
-        """Forget what was adapted and counted; `run` starts with this, so that it depends on its arguments alone."""
+        """Resets adapted values and counts; `run` calls it first, so that its result depends on its arguments alone."""
         return None
 
     def expand(self, latent: State) -> State:
-        """The state this kernel works on, from one of leading shape [chains]; replicas are added here."""
+        """Returns the kernel's state for one of leading shape [chains]; kernels with replicas add them here."""
         return latent
 
     def cold(self, values: Tensor) -> Tensor:
-        """The part of a tensor of the kernel's batch shape that belongs to the target itself, [chains, ...]."""
+        """Returns the part of a tensor of the kernel's batch shape that belongs to the target itself, [chains, ...]."""
         return values
 
     def report(self) -> dict[str, float]:
-        """What the kernel adapted to or counted since `reset`, by name."""
+        """Returns adapted values and counts since `reset`, by name."""
         return {}
 
 
 class Alternate(Kernel):
-    """One step of each kernel in turn, for example Gibbs for symbols and HMC for reals.
+    """A kernel that makes one step of each given kernel in turn, for example Gibbs for symbols and HMC for reals.
 
-    The acceptance it returns is the mean over the kernels; each kernel adapts to its own.
+    Its acceptance is the mean over the kernels; each kernel adapts to its own acceptance.
     """
 
     def __init__(self, kernels: Sequence[Kernel]) -> None:
@@ -121,7 +121,7 @@ class Alternate(Kernel):
         return latent, torch.stack(self._acceptances).mean(0)
 
     def adapt(self, acceptance: Tensor) -> None:
-        del acceptance  # a mean over kernels; each of them is tuned by its own
+        del acceptance  # a mean over kernels; each kernel is tuned by its own acceptance
         for kernel, own in zip(self.kernels, self._acceptances, strict=True):
             kernel.adapt(own)
 
@@ -134,10 +134,10 @@ class Alternate(Kernel):
 
 
 def draw_symbols(energies: Tensor, *, generator: torch.Generator) -> Tensor:
-    """Symbols k with probability ∝ exp(−energies[k]), shape [...], from energies of shape [n, ...].
+    """Draws symbols k with probability ∝ exp(−energies[k]), shape [...], from energies of shape [n, ...].
 
-    By an exponential race in double precision: argmin_k τ_k exp(energies[k]) with τ_k ~ Exp(1). Symbols of infinite
-    energy never win; at least one energy has to be finite.
+    Uses an exponential race in double precision: argmin_k τ_k exp(energies[k]) with τ_k ~ Exp(1). Symbols of infinite
+    energy never win; at least one energy must be finite.
     """
     weights = torch.softmax(-energies.double(), 0)
     race = torch.empty_like(weights).exponential_(generator=generator)

@@ -5,15 +5,15 @@ of their means, var⁺ = (N−1)/N·W + B/N and
 
     R-hat = √(var⁺/W),
 
-taken on the normal scores of the draws' ranks, and again on those of |x − median|, whichever is larger (Vehtari,
-Gelman, Simpson, Carpenter, Bürkner 2021): the first sees shifted chains, also of heavy tails, the second chains of
+computed from the normal scores of the ranks of x and of |x − median|; the larger value is reported (Vehtari, Gelman,
+Simpson, Carpenter, Bürkner 2021). The first detects shifted chains, also with heavy tails; the second detects chains of
 unequal spread.
 
 The effective sample size of the mean is M·N/τ, τ = −1 + 2 Σ_k P_k, where P_k = ρ_{2k} + ρ_{2k+1} are pairs of the
 autocorrelations ρ_t = 1 − V_t/(2 var⁺), summed while positive and made non-increasing (Geyer's initial monotone
-sequence). The variogram V_t, the mean of (x_{i+t} − x_i)² over the N − t pairs of every sequence, is unbiased however
-short the sequences are, which matters with thousands of chains. Its lagged products come from one FFT, power spectra
-being averaged over chains before transforming back.
+sequence). The variogram V_t, the mean of (x_{i+t} − x_i)² over the N − t pairs of every sequence, is unbiased for
+sequences of any length, which matters with thousands of chains. Its lagged products come from one FFT: power spectra
+are averaged over chains before the inverse transform.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from egm.mcmc.run import Chains
 
 
 def r_hat(draws: Tensor | ArrayLike) -> float:
-    """Rank-normalised split R-hat of one scalar, draws of shape [steps, chains].
+    """Returns the rank-normalised split R-hat of one scalar, from draws of shape [steps, chains].
 
-    One means no disagreement between chains was seen; a scalar that never changes anywhere has R-hat 1.
+    A value of one means that no disagreement between chains was found; a constant scalar has R-hat 1.
 
     >>> round(r_hat(np.random.default_rng(0).normal(size=(500, 8))), 2)
     1.0
@@ -45,7 +45,7 @@ def r_hat(draws: Tensor | ArrayLike) -> float:
 
 
 def effective_sample_size(draws: Tensor | ArrayLike) -> float:
-    """Number of independent draws that would estimate the mean as well, from draws [steps, chains] of one scalar."""
+    """Returns the number of independent draws that estimate the mean as well as draws [steps, chains] of a scalar."""
     x = _split(draws)
     n, m = x.shape
     total = x.var(0).mean() + x.mean(0).var(ddof=1)  # var⁺
@@ -62,17 +62,17 @@ def effective_sample_size(draws: Tensor | ArrayLike) -> float:
     negative = np.flatnonzero(pairs <= 0)
     pairs = np.minimum.accumulate(pairs[: negative[0]] if len(negative) else pairs)
     tau = -1 + 2 * pairs.sum()
-    # Antithetic chains may beat independence, but not without bound: the estimate of τ near zero is noise.
+    # Antithetic chains may beat independent draws, but the ESS is capped: an estimate of τ near zero is noise.
     return float(n * m / max(tau, 1 / math.log10(n * m)))
 
 
 def diagnose(target: SupportsEnergy, chains: Chains) -> dict[str, dict[str, float]]:
-    """For the energy and every observable, entry by entry: mean, sd, stderr (of the mean), r_hat and ess."""
+    """Returns mean, sd, stderr (of the mean), r_hat and ess of the energy and of every entry of the observables."""
     return {name: summarise(values) for name, values in scalars(target, chains).items()}
 
 
 def scalars(target: SupportsEnergy, chains: Chains) -> dict[str, NDArray[np.float64]]:
-    """The energy and each observable, entry by entry (`name[i]`), float64 [steps, chains]."""
+    """Returns the energy and every entry of the observables (`name[i]`), float64 [steps, chains]."""
     batch = tuple(chains.energy.shape)
     found = {"energy": _array(chains.energy)}
     for name, values in target.observables(**chains.state).items():
@@ -85,7 +85,7 @@ def scalars(target: SupportsEnergy, chains: Chains) -> dict[str, NDArray[np.floa
 
 
 def summarise(draws: Tensor | ArrayLike) -> dict[str, float]:
-    """Mean, sd, stderr, r_hat and ess of one scalar, draws of shape [steps, chains]."""
+    """Returns mean, sd, stderr, r_hat and ess of one scalar, from draws of shape [steps, chains]."""
     x = _array(draws)
     ess, sd = effective_sample_size(x), float(x.std())
     return {"mean": float(x.mean()), "sd": sd, "stderr": sd / math.sqrt(ess), "r_hat": r_hat(x), "ess": ess}
@@ -98,7 +98,7 @@ def _array(values: Tensor | ArrayLike) -> NDArray[np.float64]:
 
 
 def _split(draws: Tensor | ArrayLike) -> NDArray[np.float64]:
-    """The two halves of every chain side by side, [steps // 2, 2·chains]; an odd number leaves the middle draw out."""
+    """Returns the two halves of every chain as columns, [steps // 2, 2·chains]; leaves out an odd middle draw."""
     x = _array(draws)
     if x.ndim != 2 or len(x) < 4:
         raise ValueError(f"draws must have the shape [steps, chains] with at least four steps, got {x.shape}")

@@ -2,12 +2,12 @@
 
 Sites are visited in a fixed order, and each is redrawn from its exact conditional
 
-    p_b(x^i = k | rest) ∝ exp(−b·E(x with x^i = k)),    k = 0 .. n_i − 1,
+    p_b(x^i = k | rest) ∝ exp(−b·E(x with x^i = k)),    k = 0 .. n_i − 1.
 
-with the energies of all n_i symbols from one call, which looks at local terms alone where the target knows them. Sites
-that the target knows to be independent given all others (the same colour of a lattice) are redrawn together, which is
-the same as one after the other. A step may also redraw a few random sites in the place of a scan. The Jacobian of real
-variables does not depend on symbols and cancels, so E may stand for the latent energy U.
+The energies of all n_i symbols come from one call, which evaluates only local terms if the target defines them. Sites
+that are independent given all others according to the target (one colour of a lattice) are redrawn together, which is
+equivalent to redrawing them one after the other. A step may redraw a few random sites instead of a scan. The Jacobian
+of real variables does not depend on symbols and cancels, so E replaces the latent energy U.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from egm.util.cached_tensors import cached_tensor
 
 
 class Gibbs(Kernel):
-    """One systematic scan over every site; Σ_i n_i energy calls a chain.
+    """Gibbs sampling: one systematic scan over every site, with Σ_i n_i energy calls per chain.
 
     Args:
         target: the distribution.
-        names: categorical variables to update; all of them if left out.
-        sites: redraw so many random sites (the same ones in all chains) instead of all of them in order.
+        names: categorical variables to update, by default all.
+        sites: number of random sites to redraw (the same ones in all chains) instead of a scan over all sites.
     """
 
     def __init__(self, target: SupportsEnergy, *, names: Sequence[str] | None = None, sites: int | None = None) -> None:
@@ -54,10 +54,10 @@ class Gibbs(Kernel):
         self._order: random.Random | None = None
 
     def _groups(self, generator: torch.Generator) -> list[tuple[str, tuple[int, ...]]]:
-        """What is redrawn together, one group after the other."""
+        """Returns the groups of sites that are redrawn together, in order."""
         if self.sites is None:
             return [(name, sites) for name in self.names for sites in self.target.independent_sites(name)]
-        if self._order is None:  # on the host from then on: the device is not waited for
+        if self._order is None:  # random sites are chosen on the host, so that steps do not wait for the device
             self._order = random.Random(int(torch.randint(2**62, (), generator=generator, device=generator.device)))
         return self._order.choices(self._every, k=self.sites)
 
@@ -76,7 +76,7 @@ class Gibbs(Kernel):
             energies = self.target.conditional_energies(state, name, sites)
             energies = torch.where(torch.isnan(energies), math.inf, energies)
             drawn = draw_symbols(energies * b, generator=generator)
-            # A chain that starts where every symbol has zero density stays until another site frees it.
+            # A site at which every symbol has zero density keeps its symbol until another site frees it.
             stuck = (energies == math.inf).all(0)
             at = slice(sites[0], sites[0] + 1) if len(sites) == 1 else cached_tensor(sites, torch.int64, device)
             symbols[name][..., at] = torch.where(stuck, symbols[name][..., at], drawn)

@@ -1,13 +1,13 @@
 """Hamiltonian Monte Carlo on all real variables jointly, in latent coordinates; MALA is its one-step case.
 
 With momentum p ~ N(0, I) (on the centred subspace where the variable is centred) and H(z, p) = b·U(z) + ½‖p‖², one
-transition follows L leapfrog steps of size ε,
+transition makes L leapfrog steps of size ε,
 
     p ← p − (ε/2) b∇U(z),    z ← z + ε p,    p ← p − (ε/2) b∇U(z),
 
 and accepts the end point with probability min(1, exp(H_start − H_end)). The leapfrog map preserves volume and is
-reversible, so this leaves exp(−b·U) invariant for every ε drawn independently of the state. Where U at the end is +inf
-or NaN the move is rejected.
+reversible, so this leaves exp(−b·U) invariant for every ε drawn independently of the state. If U at the end is +inf
+or NaN, the move is rejected.
 
 L = 1 is the Metropolis-adjusted Langevin algorithm: the proposal is z − (ε²/2) b∇U + ε p, and the change of H is the
 log ratio of its Metropolis–Hastings acceptance.
@@ -26,15 +26,17 @@ from egm.util.broadcast import over
 
 
 class HMC(Kernel):
-    """Hamiltonian Monte Carlo with a step size for each row of chains; L + 1 gradients a step and chain.
+    """Hamiltonian Monte Carlo with a step size for each row of chains.
+
+    A step takes L gradients per chain, and one more if the states changed since the last step.
 
     During warm-up, log ε moves by (acceptance − target_acceptance)/√k at the k-th step, the acceptance averaged over
     the last batch axis. A batch [R, chains] therefore has R step sizes, one for each temperature.
 
     Args:
         target: the distribution.
-        leapfrog_steps: L.
-        step_size: where ε starts, in latent units (one is the variable's scale).
+        leapfrog_steps: number L of leapfrog steps.
+        step_size: initial ε, in latent units (one is the variable's scale).
         target_acceptance: the mean acceptance that warm-up aims at.
         jitter: each chain multiplies ε by a uniform draw from [1 − jitter, 1 + jitter] at every step, so that no orbit
             of period Lε traps it.
@@ -122,7 +124,7 @@ class HMC(Kernel):
         return moved, acceptance.to(like.dtype)
 
     def _energy_and_gradient(self, latent: State) -> tuple[Tensor, State]:
-        """Asked for anew only where the states are not those that the last step ended with."""
+        """Returns U(z) and its gradient, without a new evaluation if the last step ended with these states."""
         if self._last is not None and all(latent[name] is x for name, x in self._last[0].items()):
             return self._last[1:]
         return self.target.latent_energy_and_gradient(latent)
@@ -154,7 +156,7 @@ class HMC(Kernel):
 
 
 class MALA(HMC):
-    """Metropolis-adjusted Langevin: one leapfrog step, at its optimal acceptance of .574."""
+    """The Metropolis-adjusted Langevin algorithm: one leapfrog step, at its optimal acceptance of 0.574."""
 
     def __init__(
         self,

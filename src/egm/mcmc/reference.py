@@ -1,7 +1,7 @@
 """Reference draws: long MCMC runs that carry their seed and diagnostics, cached on disk outside the repository.
 
-The cache directory is $EGM_CACHE_DIR if set, else egm/references under $XDG_CACHE_HOME or ~/.cache. One `.npz` file a
-reference holds plain arrays and the diagnostics as a JSON string; nothing in it is executed on loading.
+The cache directory is $EGM_CACHE_DIR if set, else egm/references under $XDG_CACHE_HOME or ~/.cache. Each reference is
+one `.npz` file with plain arrays and the diagnostics as a JSON string; loading executes nothing.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ QUANTILES = 501
 
 
 class ConvergenceError(RuntimeError):
-    """A run did not converge well enough to serve as a reference."""
+    """A run that did not converge well enough to serve as a reference."""
 
 
 @dataclass(frozen=True)
 class ReferencePlan:
-    """How a reference is made; see `egm.mcmc.run` for the meaning of the numbers.
+    """The plan of an MCMC reference; see `egm.mcmc.run` for the meaning of the numbers.
 
-    `gpu_only` marks plans that take hours without one.
+    `gpu_only` marks plans that take hours without a GPU.
     """
 
     kernel: Kernel
@@ -54,7 +54,7 @@ class ReferencePlan:
     gpu_only: bool = field(default=False, repr=False)
 
     def key(self) -> str:
-        """Everything the draws depend on, as text: the cache's file is named after it."""
+        """Returns everything the draws depend on as text; the cache file is named after it."""
         start = hashlib.sha256()
         for value in (self.init or {}).values():
             start.update(value.cpu().contiguous().numpy().tobytes())
@@ -80,7 +80,7 @@ class Reference:
         return len(next(iter(self.state.values())))
 
     def draw(self, n: int, seed: int = 0) -> State:
-        """n different draws of the pool, in random order; [n, ...] for each variable."""
+        """Returns n different draws of the pool, in random order; [n, ...] for each variable."""
         if not 1 <= n <= len(self):
             raise ValueError(
                 f"n must lie between 1 and the {len(self)} draws of this reference pool, got {n}; make a larger one"
@@ -93,7 +93,7 @@ class Reference:
 def make_reference(
     target: SupportsEnergy, plan: ReferencePlan, *, device: torch.device | str = "cpu", progress: bool = False
 ) -> Reference:
-    """Run the plan and keep its draws; raises `ConvergenceError` if any observable has R-hat above 1.05."""
+    """Runs the plan and returns its draws; raises `ConvergenceError` if any observable has R-hat above 1.05."""
     if plan.gpu_only and torch.device(device).type == "cpu":
         raise RuntimeError(
             f"the reference of {target!r} takes hours without a GPU; make it on a machine with CUDA and copy the cache"
@@ -142,7 +142,7 @@ def make_reference(
 
 
 def summary(reference: Reference) -> dict[str, Any]:
-    """A small JSON-able account: the diagnostics, and moments and quantiles of the energy and scalar observables."""
+    """Returns a small JSON-able summary: diagnostics, moments and quantiles of the energy and scalar observables."""
     levels = np.linspace(0, 1, QUANTILES)
     described: dict[str, Any] = {}
     for name, values in reference.observables.items():
@@ -159,20 +159,20 @@ def summary(reference: Reference) -> dict[str, Any]:
 
 
 def cache_directory() -> Path:
-    """Where references are kept."""
+    """Returns the directory of cached references."""
     if chosen := os.environ.get("EGM_CACHE_DIR"):
         return Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "egm" / "references"
 
 
 def cache_path(name: str) -> Path:
-    """The file of the reference called `name`."""
+    """Returns the file of the reference called `name`."""
     digest = hashlib.sha256(f"{FORMAT_VERSION}\n{name}".encode()).hexdigest()[:12]
     return cache_directory() / f"{slug(name)[:60]}-{digest}.npz"
 
 
 def slug(name: str) -> str:
-    """A name as part of a file name.
+    """Returns a name as part of a file name.
 
     >>> slug("Ising(size=15, beta=0.28)")
     'Ising-size-15-beta-0.28'
@@ -181,10 +181,10 @@ def slug(name: str) -> str:
 
 
 def load_or_make(name: str, make: Callable[[], Reference]) -> Reference:
-    """The cached reference called `name`, or else the one `make` returns, which is then cached.
+    """Returns the cached reference called `name`; if there is none, calls `make` and caches the result.
 
-    Everything the reference depends on belongs in `name`: the target with its parameters, and the plan.
-    A file that cannot be read is made again, with a warning; so is a directory that cannot be written to.
+    `name` must contain everything the reference depends on: the target with its parameters, and the plan.
+    A file that cannot be read is made again, with a warning; a directory that cannot be written to gives a warning.
     """
     path = cache_path(name)
     if path.exists():
@@ -195,7 +195,7 @@ def load_or_make(name: str, make: Callable[[], Reference]) -> Reference:
     reference = make()
     try:
         _save(reference, path, name)
-    except (OSError, ValueError) as error:  # a finished run is worth more than its copy on disk
+    except (OSError, ValueError) as error:  # a failed write must not lose a finished run
         warnings.warn(
             f"the reference could not be cached ({error!r}); set EGM_CACHE_DIR to a directory that can be written to",
             stacklevel=2,
@@ -204,7 +204,7 @@ def load_or_make(name: str, make: Callable[[], Reference]) -> Reference:
 
 
 def _save(reference: Reference, path: Path, name: str) -> None:
-    """Write an .npz file; no reader ever sees half of it."""
+    """Writes an .npz file atomically."""
     arrays: dict[str, Any] = {f"state/{name}": value.numpy() for name, value in reference.state.items()}
     arrays |= {f"observables/{name}": value.numpy() for name, value in reference.observables.items()}
     arrays["name"] = np.array(name)

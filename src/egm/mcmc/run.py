@@ -13,12 +13,12 @@ from egm.mcmc.base import Kernel, SupportsEnergy
 from egm.spaces import State
 
 PROGRESS_SECONDS = 2.0
-"""How often a run that shows its progress writes a line."""
+"""Least number of seconds between two progress lines."""
 
 
 @dataclass(frozen=True)
 class Chains:
-    """Draws of a run, in x.
+    """Draws of many chains, in the coordinates x of the energy.
 
     Attributes:
         state: [steps, chains, ...] for each variable.
@@ -27,7 +27,7 @@ class Chains:
         energy_calls, score_calls: calls of the target's energy and gradient by the whole run, warm-up included, and
             one energy call for every draw kept.
         seconds: wall-clock time.
-        report: what the kernel adapted to and counted (step sizes, swap rates).
+        report: adapted values and counts of the kernel (step sizes, swap rates).
     """
 
     state: State
@@ -53,17 +53,17 @@ def run(
     device: torch.device | str = "cpu",
     progress: bool = False,
 ) -> Chains:
-    """Run many chains: first steps that adapt the kernel, then draws with it frozen.
+    """Runs many chains: warm-up steps that adapt the kernel, then draws with the kernel frozen.
 
     Args:
-        target: the distribution, the one the kernel was built for.
+        target: the distribution for which the kernel was built.
         kernel: the transition; it is reset first, so the result depends on these arguments alone.
         chains: number of chains, all advanced together.
-        warmup: kernel steps that adapt and are thrown away.
-        steps: draws to keep of each chain.
+        warmup: kernel steps that adapt the kernel and are discarded.
+        steps: number of draws to keep of each chain.
         thin: kernel steps from one kept draw to the next.
         seed: seeds every random number.
-        init: state [chains, ...] to start from; draws of the space's reference law if left out.
+        init: state [chains, ...] to start from, by default draws of the space's reference law.
         device: where the chains run.
         progress: write a line to stderr every few seconds.
     """
@@ -77,7 +77,7 @@ def run(
     state = target.space.reference_sample(chains, generator=generator, device=device) if init is None else init
     if target.space.check(state) != (chains,):
         raise ValueError(
-            f"init must hold {chains} states, one a chain, got the batch shape {target.space.check(state)}"
+            f"init must hold {chains} states, one per chain, got the batch shape {target.space.check(state)}"
         )
     state = {name: value.to(device) for name, value in state.items()}
 
@@ -124,7 +124,7 @@ def _require_finite(energy: Tensor, state: State) -> None:
 
 
 class _Progress:
-    """Plain lines to stderr, at most one every `PROGRESS_SECONDS`."""
+    """Progress lines on stderr, at most one every `PROGRESS_SECONDS`."""
 
     def __init__(self, *, total: int, enabled: bool) -> None:
         self.total = total

@@ -6,8 +6,8 @@ For E(s) = −K Σ_<ij> δ(s_i, s_j) + Σ_i e(s_i) + const with K > 0, at invers
 2. every connected cluster C gets one new symbol k with probability ∝ exp(−b |C| e(k)).
 
 Given the bonds, equal symbols within clusters are the only constraint and the bonds' weights no longer depend on the
-symbols, so step 2 draws from the exact conditional of the joint law of symbols and bonds. The bonds are those from each
-site to its right and its lower neighbour: 2·L² of them, also at L = 2, where each pair of neighbours has two.
+symbols, so step 2 draws from the exact conditional of the joint law of symbols and bonds. Each site has a bond to its
+right and to its lower neighbour: 2·L² bonds, also at L = 2, where each pair of neighbours has two.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from egm.spaces import State
 
 
 class SwendsenWang(Kernel):
-    """One cluster update of the whole lattice; it needs no energy calls.
+    """Swendsen–Wang: one cluster update of the whole lattice, without energy calls.
 
     Args:
-        target: a lattice model with attributes `coupling` (K) and `site_energies` (e, one number a symbol).
+        target: a lattice model with attributes `coupling` (K) and `site_energies` (e, one number per symbol).
     """
 
     def __init__(self, target: SupportsEnergy) -> None:
@@ -75,7 +75,7 @@ class SwendsenWang(Kernel):
 
         cluster = _clusters(torch.cat(ends, 1), symbols.numel()).to(device)
         size = torch.bincount(cluster)
-        # A cluster lies within one chain, so any of its sites knows its inverse temperature.
+        # A cluster lies within one chain, so all of its sites have the same inverse temperature.
         b_cluster = torch.empty(size.shape, dtype=torch.float64, device=device)
         b_cluster[cluster] = b.expand(symbols.shape).flatten()
         site_energies = torch.tensor(self.site_energies, dtype=torch.float64, device=device)
@@ -84,7 +84,7 @@ class SwendsenWang(Kernel):
 
 
 def _clusters(edges: Tensor, nodes: int) -> Tensor:
-    """Label 0, 1, ... of each node's connected component, int64 [nodes], from edges of shape [2, m]."""
+    """Returns the label 0, 1, ... of each node's connected component, int64 [nodes], from edges of shape [2, m]."""
     row, column = edges.cpu().numpy()
     graph = coo_matrix((np.ones(len(row), dtype=np.int8), (row, column)), shape=(nodes, nodes))
     _, labels = connected_components(graph, directed=False)

@@ -2,7 +2,7 @@
 
 The joint law is Π_r exp(−b_r U(z_r)) / Z_r, U the latent energy (see `egm.mcmc.base` for why the Jacobian is tempered
 too). Each step moves every replica with the kernel at its own temperature, then proposes to exchange neighbours r and
-r + 1 for all even r or all odd r, in turn, accepted with probability
+r + 1, for all even r and for all odd r at alternate steps. An exchange is accepted with probability
 
     min(1, exp((b_r − b_{r+1}) (U(z_r) − U(z_{r+1})))).
 """
@@ -20,10 +20,10 @@ from egm.spaces import State
 
 
 class ParallelTempering(Kernel):
-    """A kernel on states of batch shape [R, chains], replica 0 at the target itself.
+    """Parallel tempering, a kernel on states of batch shape [R, chains]; replica 0 is at the target itself.
 
     Args:
-        kernel: moves every replica; its step size, where it has one, adapts at each temperature by itself.
+        kernel: moves every replica; its step size, if it has one, adapts separately at each temperature.
         inverse_temperatures: b_0 = 1 and then decreasing, all positive.
     """
 
@@ -59,7 +59,7 @@ class ParallelTempering(Kernel):
         if len(batch) != 2 or batch[0] != replicas:
             raise ValueError(f"parallel tempering needs states of batch shape [{replicas}, chains], got {tuple(batch)}")
         device = next(iter(latent.values())).device
-        if self._ladder.device != device:  # copied there once: a kernel's steps do not wait for the device
+        if self._ladder.device != device:  # copied once, so that steps do not wait for the device
             self._ladder = self._ladder.to(device)
             self._acceptance, self._proposals = self._acceptance.to(device), self._proposals.to(device)
         b = (self._ladder * inverse_temperature).expand(batch)
@@ -67,7 +67,7 @@ class ParallelTempering(Kernel):
         return self._swap(latent, b, generator), acceptance
 
     def _swap(self, latent: State, b: Tensor, generator: torch.Generator) -> State:
-        """Exchange neighbouring replicas (r, r+1), r even at even steps and odd at odd ones."""
+        """Exchanges neighbouring replicas (r, r+1), r even at even steps and odd at odd steps."""
         replicas, chains = b.shape
         lower = torch.arange(self._steps % 2, replicas - 1, 2, device=b.device)
         self._steps += 1

@@ -35,7 +35,7 @@ from egm.targets.guard import EnergyGuard
 
 
 class EGM(RegressionMethod):
-    """Both methods; with an energy model it is EGM-BS.
+    """Losses of EGM and, with an energy model, of EGM-BS.
 
     Args:
         energy, path, processes, network, error: see `Method`.
@@ -97,7 +97,7 @@ class EGM(RegressionMethod):
 
     @torch.no_grad()
     def _warn_of_walls(self, x_1: State) -> None:
-        """The identity behind scores has a term at the boundary, which hard walls do not let vanish."""
+        """Warns of hard walls, at which the boundary term of the identity behind scores does not vanish."""
         if bool((self.energy(x_1) == torch.inf).any()):
             warnings.warn(
                 f"some first draws have energy +inf under {self.energy.target!r}: scores are right only if the density"
@@ -124,7 +124,7 @@ class EGM(RegressionMethod):
 def check_processes(
     path: ProductPath, processes: Mapping[str, Process[Any]], *, estimator: str, bootstrapped: bool
 ) -> None:
-    """Raise where a process cannot be bootstrapped, or an estimator has nothing to average."""
+    """Raises if a process cannot be bootstrapped, or if an estimator has nothing to average."""
     fixed = {name: type(process).__name__ for name, process in processes.items() if not process.bootstraps}
     for name, kind in fixed.items() if bootstrapped else ():
         raise ValueError(

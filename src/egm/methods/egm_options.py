@@ -1,4 +1,4 @@
-"""Options of EGM and EGM-BS, in groups that the baselines made of their parts share."""
+"""Options of EGM and EGM-BS, in groups that some baselines share."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from egm.train.method import T_MAX
 
 @dataclass(frozen=True)
 class EstimateOptions:
-    """How generators and energies are estimated.
+    """Options of the estimates of generators and energies.
 
     Attributes:
         proposals: number K of proposals for each state.
-        proposal: their law, "reference", "flat" (the paper's), or "sampler", see `egm.estimation.proposals`: the last
-            is for EGM-BS, and end points further than ε away, which may lie in several modes, are by the reference law.
+        proposal: law of the proposals, "reference", "flat" (the paper's), or "sampler", see `egm.estimation.proposals`:
+            "sampler" is for EGM-BS, and end points further than ε away, which may lie in several modes, are drawn by
+            "reference".
         clip_estimate: largest norm of a real variable's regression target.
         t_min: smallest time; by default 0.01 where flat proposals or rates are singular at 0, otherwise 0.
         memory: bytes that proposals may take at once.
@@ -40,7 +41,7 @@ class EstimateOptions:
 
 @dataclass(frozen=True)
 class RegressionOptions:
-    """How the denoiser is regressed on estimates.
+    """Options of the regression of the denoiser on estimates.
 
     Attributes:
         estimator: what is averaged for real variables: "end-points"; "centred", the same without the error of the
@@ -65,13 +66,13 @@ class RegressionOptions:
 
 @dataclass(frozen=True)
 class EnergyOptions:
-    """How the intermediate energy E^φ is learned.
+    """Options of the intermediate energy E^φ.
 
     Attributes:
         epsilon: the bootstrapping step ε.
         opening: share of training in which the smallest time falls from 1 to t_min. Late times, which the target's
-            energy settles, are then learned before the earlier ones that are bootstrapped from them; 0 trains on all
-            times from the first step on, as the paper does.
+            energy determines, are then learned before the earlier times that are bootstrapped from them; 0 trains on
+            all times from the first step on, as the paper does.
         energy_target: what E^φ is regressed on: "direct" (Ê_t from the target's energy) or "bootstrap" (Ê_t from E^φ
             at r, the target's energy at r = 1).
         energy_ema, energy_ema_start: decay of the running average of E^φ that estimates use, and the share of training
@@ -96,14 +97,14 @@ class EnergyOptions:
 
 @dataclass(frozen=True)
 class BootstrapOptions:
-    """How the denoiser is bootstrapped from E^φ.
+    """Options of bootstrapping the denoiser from E^φ.
 
     Attributes:
         bootstrap: "proposals" (random end points at r), or "single-site": the limit ε → 0 for masked variables, which
             needs no proposals (other variables keep theirs).
-        sites: masked sites looked at in each state by "single-site".
-        energy_learning_rate: of E^φ.
-        forward_looking: add the target's partial energy to E^φ; by default wherever it exists.
+        sites: number of masked sites that "single-site" compares in each state.
+        energy_learning_rate: learning rate of E^φ.
+        forward_looking: add the target's partial energy to E^φ; by default if it exists.
     """
 
     bootstrap: Literal["proposals", "single-site"] = "proposals"

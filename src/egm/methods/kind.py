@@ -1,4 +1,4 @@
-"""A method as `egm.fit` knows it: which options it takes, and how it fits, resumes and loads."""
+"""Interface of a method to `egm.fit`: its options, and how it fits, resumes and loads."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from egm.sampler import AnySampler
 
 
 class MethodKind(ABC):
-    """What `egm.fit` has to know of a method.
+    """Base class of the methods of `egm.fit`.
 
     Attributes:
-        about: what it does, in a line.
-        options: the class of its own options.
-        defaults: options whose defaults differ.
-        outputs: what its network has to give, from the processes; nothing where it has no network.
-        trains: whether it trains a network.
+        about: one line on what the method does.
+        options: the dataclass of the method's options.
+        defaults: values of options whose defaults differ.
+        outputs: shapes of the network's outputs, from the processes; empty if the method has no network.
+        trains: whether the method trains a network.
     """
 
     about: str
@@ -33,25 +33,25 @@ class MethodKind(ABC):
     @property
     @abstractmethod
     def option_classes(self) -> tuple[type, ...]:
-        """The dataclasses of all options that it takes."""
+        """The dataclasses of all options of the method."""
 
     @property
     def option_names(self) -> list[str]:
-        """Every option that it takes."""
+        """The names of all options of the method."""
         return [option.name for cls in self.option_classes for option in fields(cls)]
 
     @abstractmethod
     def fit(self, request: Request) -> AnySampler:
-        """`egm.fit`."""
+        """Implements `egm.fit`."""
 
     def why_not_resumed(self, run: RunDirectory, config: Mapping[str, Any]) -> str | None:
-        """Why a run cannot be continued, or None if it can."""
+        """Returns why a run cannot be continued, or None if it can."""
         return None
 
     @abstractmethod
     def resume(self, request: Request, *, extended: bool) -> AnySampler:
-        """`egm.resume`; `extended` says whether limits are new."""
+        """Implements `egm.resume`; `extended` tells whether a new limit was given."""
 
     @abstractmethod
     def load(self, request: Request) -> AnySampler:
-        """`egm.load`."""
+        """Implements `egm.load`."""

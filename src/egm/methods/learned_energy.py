@@ -1,4 +1,4 @@
-"""The intermediate energy E^φ while it is trained, and its running average, by which estimates use it."""
+"""The intermediate energy E^φ in training, and its running average, which estimates use."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ class LearnedEnergy:
         self.average.requires_grad_(False)
 
     def __call__(self, x_r: State, r: Any) -> Tensor:
-        """E^φ by its running average, once averaging has begun; on a GPU built-in bodies compute in bfloat16."""
+        """Returns E^φ, by its running average once this has begun; on a GPU built-in bodies compute in bfloat16."""
         network, device = self.average if self.averaging else None, next(iter(x_r.values())).device
         with rounding(device, enabled=is_built_in(self.model.network)):
             return self.model(x_r, r, network=network)
 
     def loss(self, x_t: State, t: Tensor, target: Tensor) -> Tensor:
-        """The squared error of E^φ from Ê_t, cut at `clip_energy`."""
+        """Returns the squared error of E^φ from Ê_t, where Ê_t is cut at `clip_energy`."""
         return self.model.loss(x_t, t, target, clip=self.options.clip_energy)
 
     def averaged(self) -> EnergyModel:
-        """E^φ by its running average, which goes on with training."""
+        """Returns E^φ by its running average, which training keeps updating."""
         return self.model.with_network(self.average.module)
 
     def after_step(self, progress: float) -> None:
-        """Update the running average."""
+        """Updates the running average."""
         if self.averaging or progress >= self.options.energy_ema_start:
             self.average.update_parameters(self.model.network)
 
@@ -51,5 +51,5 @@ class LearnedEnergy:
         return bool(self.average.n_averaged > 0)
 
     def modules(self) -> dict[str, nn.Module]:
-        """The model and its average."""
+        """Returns the model and its average."""
         return {"energy_model": self.model, "energy_average": self.average}

@@ -1,4 +1,4 @@
-"""Methods by name. The library's add themselves when they are imported, a user's by `register_method`."""
+"""Registry of methods by name: built-in methods are added on import, a user's methods by `register_method`."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from egm.train.options import TrainingOptions
 from egm.util.expressions import nearest
 
 METHODS: dict[str, MethodKind] = {}
-#: what each group of options is called in help and documentation
+#: groups of options by their titles in help and documentation
 OPTION_GROUPS: dict[str, type] = {"training loop": TrainingOptions}
 
 
 def add_method(name: str, kind: MethodKind) -> None:
-    """Add a method of the library."""
+    """Adds a method of the library."""
     METHODS[name] = kind
     reserve(name)
 
 
 def add_options(title: str, group: type) -> None:
-    """Add a group of options of the library, a dataclass of which options classes are made."""
+    """Adds a group of options of the library, a dataclass from which options classes inherit."""
     OPTION_GROUPS[title] = group
 
 
 def register_method(name: str, kind: MethodKind) -> None:
-    """Let `egm.fit(target, name)` find a user's method; the names of its options must be new."""
+    """Registers a user's method for `egm.fit(target, name)`; the names of its options must be new."""
     require_own(name)
     OPTION_GROUPS.pop(name, None)  # of an earlier registration
     inherited = {option for group in OPTION_GROUPS.values() if issubclass(kind.options, group) for option in own(group)}
@@ -43,12 +43,12 @@ def register_method(name: str, kind: MethodKind) -> None:
 
 
 def own(group: type) -> list[str]:
-    """The options that a dataclass declares itself."""
+    """Returns the options that a dataclass itself declares, without inherited ones."""
     return [option.name for option in fields(group) if option.name in vars(group)["__annotations__"]]
 
 
 def find_method(name: str) -> MethodKind:
-    """The method that a run names."""
+    """Returns the method that a run names."""
     if name not in METHODS:
         raise ValueError(
             f"the method '{name}' is not known here ({', '.join(METHODS)}); import the module that registers it, on the"
@@ -58,17 +58,17 @@ def find_method(name: str) -> MethodKind:
 
 
 def option_names() -> list[str]:
-    """Every option of the loop and of a method."""
+    """Returns the names of all options of the loop and of the methods."""
     return [option for group in OPTION_GROUPS.values() for option in own(group)]
 
 
 def split_options(method: str, options: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Keyword options, checked, as one object for each options class of a method; its defaults go below them."""
+    """Checks keyword options, adds the method's defaults, and returns one object for each of its options classes."""
     return _assigned(method, {**METHODS[method].defaults, **options})
 
 
 def options_from(method: str, config: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The options in a configuration."""
+    """Returns the options in a configuration, as `split_options`."""
     return _assigned(method, {name: config[name] for name in METHODS[method].option_names if name in config})
 
 

@@ -1,16 +1,16 @@
 """Regression targets of EGM and EGM-BS at noised states.
 
-Given end points x_1: times t, states x_t ~ p_{t|1}(· | x_1), and what to regress on at x_t, from the one estimator
+Given end points x_1, draws times t and states x_t ~ p_{t|1}(· | x_1), and estimates the targets at x_t
 (`egm.estimation.estimators`):
 
     EGM       r = 1 with the target's energy: the prediction (denoiser or jump kernel)
     EGM-BS    r = min(t + ε, 1) with the running average of E^φ (the target's energy at r = 1): the prediction;
               r = 1 with the target's energy: Ê_t, on which E^φ is regressed (noised energy matching)
 
-Times are stratified and ascending, so which states have t + ε ≥ 1 is known without looking at the device. With
-`opening` all are late at first, and their interval opens towards t_min in STAGES equal parts: E^φ at t is bootstrapped
-from later times, so it is learned once they are. Learned all at once, early times follow what later ones do not know
-yet, and the sampler, on whose draws all is trained, follows them.
+Times are stratified and ascending, so the states with t + ε ≥ 1 are known without waiting for the device. With
+`opening` all times are late at first, and their interval opens towards t_min in STAGES equal parts: E^φ at t is
+bootstrapped from later times, so it is learned after them. If all times were learned at once, E^φ at early times would
+follow values at later times that are not learned yet, and so would the sampler, on whose draws everything is trained.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from egm.spaces import State
 from egm.train.buffer import ReplayBuffer
 from egm.train.method import T_MAX, Method, stratified_times
 
-STAGES = 50  # in which times open
+STAGES = 50  # equal parts in which the interval of times opens
 
 
 class Regression:
-    """What denoisers and intermediate energies are regressed on.
+    """Regression targets of denoisers and intermediate energies.
 
     Args:
-        method: whose energy, path, processes, network and error are used.
-        options: of estimates.
+        method: the method whose energy, path, processes, network and error are used.
+        options: options of the estimates.
         learned: E^φ; without it end points are always at r = 1.
         estimator: what is averaged for real variables, see `RegressionOptions`.
-        sites: masked sites that the single-site bootstrap looks at in each state; 0 for proposals.
+        sites: masked sites that the single-site bootstrap compares in each state; 0 for proposals.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Regression:
     def __call__(
         self, x_1: State, *, first: bool, generator: torch.Generator
     ) -> tuple[State, Tensor, Estimate, dict[str, Tensor], Tensor]:
-        """Noised states x_t, times t, and what to regress on there (`_estimates`).
+        """Returns noised states x_t, times t, and the regression targets at x_t (`_estimates`).
 
         The first step sets the energy model's units.
         """
@@ -84,12 +84,12 @@ class Regression:
         return x_t, t, *self._estimates(x_t, t, far, generator)
 
     def open_times(self, progress: float) -> None:
-        """Open the next times where they are due; a run that is extended does not close them again."""
+        """Opens the next times when they are due; extending a run does not close them again."""
         if self.learned is not None and (opening := self.learned.options.opening):
             self.stage = max(self.stage, min(STAGES - 1, int(STAGES * progress / opening)))
 
     def times(self, n: int, generator: torch.Generator) -> tuple[Tensor, int]:
-        """n stratified times in ascending order, and how many of them are bootstrapped (t + ε < 1)."""
+        """Returns n stratified times in ascending order, and how many of them are bootstrapped (t + ε < 1)."""
         span = (T_MAX - self.t_min) * (self.stage + 1) / STAGES
         start = T_MAX - span if self.stage + 1 < STAGES else self.t_min
         t = stratified_times(n, generator, start=start)
@@ -99,7 +99,7 @@ class Regression:
     def _estimates(
         self, x_t: State, t: Tensor, far: int, generator: torch.Generator
     ) -> tuple[Estimate, dict[str, Tensor], Tensor]:
-        """Predictions at x_t, the sites of a variable that they cover (all if missing), and Ê_t to regress E^φ on."""
+        """Returns predictions at x_t, the sites of a variable that they cover (all if missing), and Ê_t for E^φ."""
         if self.sites and self.learned is not None:
             return self._single_site_estimates(x_t, t, far, generator)
         got, target = self._proposal_estimates(x_t, t, far, generator)
@@ -108,7 +108,7 @@ class Regression:
     def _proposal_estimates(
         self, x_t: State, t: Tensor, far: int, generator: torch.Generator
     ) -> tuple[Estimate, Tensor]:
-        """From end points at r: the first `far` states by E^φ, the others by the target's energy."""
+        """Estimates from end points at r: the first `far` states by E^φ, the others by the target's energy."""
         start = 0 if self._direct else far  # Ê_t of earlier states is bootstrapped as well
         end = None
         if start < len(t):
@@ -124,17 +124,18 @@ class Regression:
     def _single_site_estimates(
         self, x_t: State, t: Tensor, far: int, generator: torch.Generator
     ) -> tuple[Estimate, dict[str, Tensor], Tensor]:
-        """Tables of masked variables in the limit r → t; proposals for what is left."""
+        """Returns tables of masked variables in the limit r → t; the other variables use proposals."""
         known = {
             name: single_site(self._site_energy, self.path, name, x_t, t, count=self.sites, generator=generator)
             for name in self.path.revealing
         }
         tables, sites = {n: k.table for n, k in known.items()}, {n: k.sites for n, k in known.items()}
         if self.without_proposals:
-            # A variable without masked sites says nothing (NaN); the others may.
+            # A variable without masked sites has no estimate (NaN); the others may have one.
             target = functools.reduce(lambda a, b: torch.where(a.isnan(), b, a), (k.energy for k in known.values()))
             if self.learned is not None and not self.learned.model.forward_looking:
-                # Complete neighbours tie E^φ to the target (`_site_energy`), and so does its energy at late times.
+                # Complete neighbours tie E^φ to the target (`_site_energy`), and so does the target's energy at late
+                # times.
                 end = self._estimate(self.energy, x_t, t, slice(far, None), generator=generator, short=True)
                 target = torch.cat([target[:far], end.energy])
             return Estimate(tables, target, torch.ones_like(target)), sites, target
@@ -155,7 +156,7 @@ class Regression:
         step: float | None = None,
         short: bool = False,
     ) -> Estimate:
-        """The estimate for a part of the batch, from end points at r = 1 or at t + step; `short` if r − t ≤ ε."""
+        """Returns the estimate for a part of the batch, from end points at r = 1 or t + step; `short` if r − t ≤ ε."""
         x_t, t = {name: x[part] for name, x in x_t.items()}, t[part]
         r = 1.0 if step is None else t + step
         law = self.options.proposal
@@ -176,10 +177,10 @@ class Regression:
         return OwnSteps(predict(self.network, self.processes, x_t, t), errors)
 
     def _site_energy(self, x_t: State, t: Tensor) -> Tensor:
-        """E^φ of the single-site bootstrap; where that is all E^φ learns from, the target's energy of complete states.
+        """Returns E^φ for the single-site bootstrap; complete states have the target's energy if nothing else ties E^φ.
 
-        Neighbours are compared at equal t: only complete states, E_t = E − log p_{t|1}(x_t | x_t), tie early times to
-        the target.
+        Neighbours are compared at equal t: only complete states, with E_t = E − log p_{t|1}(x_t | x_t), tie early times
+        to the target.
         """
         learned = self._required_energy()(x_t, t)
         masked = {name: part.active(x_t[name]) for name, part in self.path.revealing.items()}
@@ -191,7 +192,7 @@ class Regression:
 
     @property
     def without_proposals(self) -> bool:
-        """Whether single sites give all predictions and Ê_t, so that there are no weights."""
+        """Whether all predictions and Ê_t come from single sites, so that there are no weights."""
         return bool(self.sites) and self.learned is not None and self.path.reveals and not self._direct
 
     @property
@@ -210,20 +211,20 @@ class Regression:
 
     @functools.cached_property
     def _learned_bytes(self) -> int:
-        """Bytes that E^φ takes for one state."""
+        """Bytes that E^φ needs for one state."""
         return 0 if self.learned is None else activation_bytes(self.learned.model.network, self.path)
 
     @property
     def _energy_bytes(self) -> int:
-        """Bytes that the target's energy takes for one state beside proposals of the same kind."""
+        """Bytes that the target's energy needs for one state in addition to the proposals."""
         return 0 if self.energy.target.narrow_symbols else wide_bytes(self.path.space)
 
 
 class RegressionMethod(Method):
-    """A method whose losses are regressions: what a step changes besides parameters.
+    """Base class of methods whose losses are regressions: the state that a step changes in addition to parameters.
 
     Attributes:
-        regression: the targets.
+        regression: the regression targets.
         learned: E^φ, or None.
     """
 
@@ -231,7 +232,7 @@ class RegressionMethod(Method):
     learned: LearnedEnergy | None
 
     def after_step(self, progress: float) -> None:
-        """Open the next times where they are due, and update the running average of E^φ."""
+        """Opens the next times when they are due, and updates the running average of E^φ."""
         self.regression.open_times(progress)
         if self.learned is not None:
             self.learned.after_step(progress)
@@ -254,7 +255,7 @@ class RegressionMethod(Method):
 
 
 def default_t_min(path: ProductPath) -> float:
-    """0.01 where proposals are singular at t = 0, otherwise 0."""
+    """Returns 0.01 where proposals are singular at t = 0, otherwise 0."""
     return 0.01 if any(part.singular_at_start for part in path.paths.values()) else 0.0
 
 

@@ -1,19 +1,19 @@
-"""EGM-SP: the sampler proposes for itself.
+"""EGM-SP: trains the sampler on its own weighted draws.
 
 Each round draws end points x_1 with their exact path weights (`egm.simulation.path_weights`), keeps the last few
 rounds, and trains on x_1 resampled in proportion to its weight, by conditional generator matching:
 
-    x_t ~ p_{t|1}(· | x_1),   loss = Σ_reals ‖o − o_θ‖²/d + Σ_symbols CE(x_1^i, D_θ^i) over the sites still to come,
+    x_t ~ p_{t|1}(· | x_1),   loss = Σ_reals ‖o − o_θ‖²/d + Σ_symbols CE(x_1^i, D_θ^i) over the sites not yet revealed,
 
-o the rescaled denoiser (`DenoisingProcess.loss`) and the cross-entropy of masked sites divided by 1 − κ_t. For κ_t = t
-that makes its mean the path's own −log-likelihood, but for a cut: 1 − κ_t counts as at least 1/sites, which takes
-variance and some weight from the last reveals and leaves the minimiser. The target is reached through π_b ∝ p_ref^{1−b}
+with o the rescaled denoiser (`DenoisingProcess.loss`) and the cross-entropy of masked sites divided by 1 − κ_t. For
+κ_t = t its mean is then the path's −log-likelihood, except that 1 − κ_t is at least 1/sites: this reduces the variance
+and some weight of the last reveals and keeps the minimiser. The target is approached through π_b ∝ p_ref^{1−b}
 exp(−bE), p_ref the law of the untrained sampler: every round moves b up to the largest value at which the new draws
 keep the effective sample size `ess_target`. From too few effective draws a network learns those draws and not their
-law; so if the buffer as a whole has less than half of `ess_target`, its weights are flattened to w^γ with the largest γ
-that has it. At γ = 0 a sampler would learn from its own draws as they are, and stay as it is.
+law; so if the whole buffer has less than half of `ess_target`, its weights are flattened to w^γ with the largest γ that
+reaches this half. At γ = 0 a sampler would learn from its unweighted draws, and not change.
 
-Nothing here looks at exact draws, exact log Z or a metric: b and the end of training follow from the weights alone.
+No exact draws, exact log Z or metrics are used: b and the end of training follow from the weights alone.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from egm.targets.guard import EnergyGuard
 from egm.train.buffer import ReplayBuffer
 from egm.train.method import Method, stratified_times
 
-GRID, HALVINGS = 64, 30  # intervals in which b or γ is looked for, and halvings of one of them
-FLATTEST = 1e-6  # γ
-LEAST = 0.5  # of the effective sample size that is wanted
-IMPROVEMENT = 1e-3  # of the effective sample size that counts as one
+GRID, HALVINGS = 64, 30  # intervals of the search for b or γ, and halvings of one of them
+FLATTEST = 1e-6  # smallest γ
+LEAST = 0.5  # smallest share of the wanted effective sample size
+IMPROVEMENT = 1e-3  # smallest increase of the effective sample size that counts as an improvement
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class SPOptions:
 
     Attributes:
         ess_target: effective sample size (a fraction) that a round's weights keep while b moves towards 1.
-        patience: rounds; training comes to its last part when b = 1 and the mean ESS over so many rounds is not above
-            that of as many before. 0 for never.
+        patience: number n of rounds; the last part of training begins when b = 1 and the mean ESS over n rounds is not
+            above the mean over the n rounds before; 0 for never.
     """
 
     ess_target: float = 0.4
@@ -66,7 +66,7 @@ class SPOptions:
 
 
 class SelfProposal(Method):
-    """The losses of EGM-SP, and what a round does; for the arguments see `Method`."""
+    """Losses and rounds of EGM-SP; for the arguments see `Method`."""
 
     weighted = True
     weight_decay = 0.0
@@ -98,7 +98,7 @@ class SelfProposal(Method):
 
     @torch.no_grad()
     def refresh(self, buffer: ReplayBuffer, drawn: Simulation) -> None:
-        """Put new weighted end points into the buffer, move b, weigh everything in the buffer anew."""
+        """Puts new weighted end points into the buffer, moves b, and recomputes all weights in the buffer."""
         log_ratio = drawn.log_ratio
         if drawn.invertible is not None and log_ratio is not None:  # a map that folds has no weight
             log_ratio = log_ratio.masked_fill(~drawn.invertible, -torch.inf)
@@ -112,7 +112,7 @@ class SelfProposal(Method):
 
     @torch.no_grad()
     def weigh(self, buffer: ReplayBuffer) -> None:
-        """The weights of what the buffer holds, at the present b; rounds count alike, each estimates the same Z_b."""
+        """Computes the weights of the buffer at the present b; rounds count alike, as each estimates the same Z_b."""
         log_w = log_weights(buffer.held[".terms"], self.b)
         flat = torch.full_like(self.b, FLATTEST)
         self.power.copy_(_largest(lambda power: power * log_w, flat, LEAST * self.options.ess_target))
@@ -120,10 +120,10 @@ class SelfProposal(Method):
         if len(self._cumulative) != len(cumulative):
             self._cumulative = cumulative
         else:
-            self._cumulative.copy_(cumulative)  # where a recorded step reads it
+            self._cumulative.copy_(cumulative)  # the CUDA graph of a step reads it there
 
     def end_points(self, buffer: ReplayBuffer, n: int, generator: torch.Generator) -> State:
-        """n states of the buffer in proportion to their weights, by stratified resampling, in random order."""
+        """Draws n states of the buffer in proportion to their weights, by stratified resampling, in random order."""
         device = self._cumulative.device
         # in (0, 1]: u = 0 would take the first state even where its weight is zero
         u = (torch.arange(1, n + 1, device=device) - torch.rand(n, generator=generator, device=device)) / n
@@ -133,7 +133,7 @@ class SelfProposal(Method):
         return {name: x[index] for name, x in buffer.held.items() if name in self.path.paths}
 
     def finished(self) -> bool:
-        """Whether the effective sample size has stopped to improve; asked once a round, waits for the device."""
+        """Returns whether the effective sample size no longer improves; called once per round, waits for the device."""
         rounds = self.options.patience
         if not rounds or len(self._history) < 2 * rounds:
             return False
@@ -161,7 +161,7 @@ class SelfProposal(Method):
         return {"loss": total, "sampler_loss": total.detach(), **state}
 
     def extend(self) -> None:
-        """Wait for an improvement anew."""
+        """Restarts the wait for an improvement."""
         self._history = []
 
     def state_dict(self) -> dict[str, Any]:
@@ -176,18 +176,19 @@ class SelfProposal(Method):
 
 
 def log_weights(terms: Tensor, b: Tensor) -> Tensor:
-    """log_ratio + (1−b) log p_ref − b E from the three columns of `terms`; −inf wherever E = +inf."""
+    """Returns log_ratio + (1−b) log p_ref − b E from the three columns of `terms`; −inf where E = +inf."""
     log_ratio, log_ref, energy = terms.unbind(1)
     inside = energy < torch.inf
     return torch.where(inside, log_ratio + (1 - b) * log_ref - b * torch.where(inside, energy, 0.0), -torch.inf)
 
 
 def _largest(log_w: Callable[[Tensor], Tensor], least: Tensor, wanted: float) -> Tensor:
-    """The largest number between `least` and 1 at which weights have the effective sample size that is wanted.
+    """Returns the largest number between `least` and 1 at which weights have the effective sample size `wanted`.
 
-    It need not fall steadily: a sampler that begins with the network of another run is best somewhere in between. So a
-    grid is looked at first, and the interval behind its last good number is bisected. Where none is good, it is the
-    best of them if that has half of what is wanted, or else `least`. Nothing waits for the device.
+    The effective sample size need not be monotone: a sampler that starts with the network of another run is best
+    somewhere in between. So a grid is evaluated first, and the interval behind its last sufficient number is bisected.
+    If none suffices, the result is the best number of the grid if that has half of `wanted`, otherwise `least`. Nothing
+    waits for the device.
     """
     share = torch.linspace(0, 1, GRID + 1, dtype=least.dtype, device=least.device)
     grid = torch.lerp(least, torch.ones_like(least), share)  # exact at both ends

@@ -1,4 +1,4 @@
-"""Methods that train a network: how their parts are built, and how a run of them begins, goes on and is loaded."""
+"""Methods that train a network: builds their parts, and begins, resumes and loads their runs."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ DEFAULT_SECONDS = 60.0
 
 
 def processes_outputs(processes: Mapping[str, Process[Any]]) -> dict[str, tuple[int, ...]]:
-    """What the network of a sampler gives for each variable."""
+    """Returns the shape of the network's output for each variable."""
     return {name: process.output_shape for name, process in processes.items()}
 
 
 def shared_parts(parts: Parts) -> dict[str, Any]:
-    """What every `NetworkSampler` is made of."""
+    """Returns the arguments of every `NetworkSampler`."""
     return {
         "space": parts.space,
         "path": parts.path,
@@ -68,9 +68,9 @@ def shared_parts(parts: Parts) -> dict[str, Any]:
 
 
 def path_sampler(parts: Parts, *, t_min: float) -> NetworkSampler:
-    """The sampler of a denoiser, untrained."""
+    """Returns the untrained sampler of a denoiser."""
     if is_locally_equivariant(parts.network.module):
-        raise ValueError(f"a network of rates serves leaps and leaps-mcmc alone, not {parts.config['method']}")
+        raise ValueError(f"a network of rates is for leaps and leaps-mcmc only, not for {parts.config['method']}")
     return Sampler(**shared_parts(parts), processes=parts.processes, solver=parts.loop.solver, t_min=t_min)
 
 
@@ -79,20 +79,20 @@ class Trained(MethodKind):
     """A method that trains a network by a loss.
 
     Attributes:
-        about: what it does, in a line.
-        method: makes the loss: `method(energy, path, processes, network, error=, options=)`, and `energy_model=` where
-            the method learns an energy.
-        options: the class of its own options.
-        defaults: options of the loop or its own whose defaults differ.
-        path, process: of real variables, unless others are given.
-        symbol_path: of symbols, unless others are given.
-        network: gives the network of a target as an expression.
-        outputs: what the network has to give, from the processes.
-        wrapped: makes the sampler's network of the one that was built.
-        sampler: makes the sampler of parts, from a smallest time `t_min` on.
-        learns_energy: whether E^φ is trained besides the sampler's network.
-        t_min: the time at which simulations begin, where that is not an option.
-        needs_reals: whether the method is of no use without real variables.
+        about: one line on what the method does.
+        method: builds the `Method`: `method(energy, path, processes, network, error=, options=)`, and `energy_model=`
+            if the method learns an energy.
+        options: the dataclass of the method's options.
+        defaults: values of options of the loop or the method whose defaults differ.
+        path, process: path and process of real variables, unless others are given.
+        symbol_path: path of symbols, unless others are given.
+        network: returns the default network of a target as an expression.
+        outputs: shapes of the network's outputs, from the processes.
+        wrapped: builds the sampler's network from the run's parts, if that is not the network itself.
+        sampler: builds the sampler from the parts and the smallest time `t_min`.
+        learns_energy: whether E^φ is trained in addition to the sampler's network.
+        t_min: the time at which simulations begin, if that is not an option.
+        needs_reals: whether the method needs real variables.
     """
 
     about: str
@@ -113,13 +113,13 @@ class Trained(MethodKind):
 
     @property
     def option_classes(self) -> tuple[type, ...]:
-        """Those of the loop and its own."""
+        """The options classes of the loop and of the method."""
         return TrainingOptions, self.options
 
     # ------------------------------------------------------------------ parts
 
     def parts(self, request: Request) -> Parts:
-        """Every part, built once, from objects or expressions, and described once for a new run."""
+        """Builds every part once, from objects or expressions, and the configuration of a new run."""
         old, space, target = request.config, request.space, request.target
         split = split_options if old is None else options_from
         loop, options = split(request.method, request.options)
@@ -148,13 +148,13 @@ class Trained(MethodKind):
         return parts
 
     def untrained(self, parts: Parts) -> NetworkSampler:
-        """The sampler before training."""
+        """Returns the sampler before training."""
         t_min = getattr(parts.options, "t_min", self.t_min)
         t_min = default_t_min(parts.path) if t_min is None else t_min
         return self.sampler(parts, t_min=max(t_min, *(part.earliest for part in parts.path.paths.values())))
 
     def energy_model(self, parts: Parts) -> EnergyModel:
-        """E^φ before training."""
+        """Returns E^φ before training."""
         if parts.energy_network is None:
             raise ValueError("there is no network of the intermediate energy")
         looking = parts.options.forward_looking
@@ -164,7 +164,7 @@ class Trained(MethodKind):
     # ------------------------------------------------------------------ training
 
     def begin(self, request: Request) -> Trainer:
-        """The loop of a run, before its first step."""
+        """Builds the training loop of a run."""
         target, prepared = request.required_target, None
         if request.start is not None:
             request, prepared = self._started(request, Start.of(request.start))
@@ -179,7 +179,7 @@ class Trained(MethodKind):
         given: dict[str, Any] = {"error": sampler.error, "options": parts.options}
         if self.learns_energy:
             given["energy_model"] = self.energy_model(parts)
-        with seeded(request.seed + 1):  # some have small networks of their own
+        with seeded(request.seed + 1):  # some methods have further small networks
             method = self.method(EnergyGuard(target), parts.path, parts.processes, sampler.network, **given)
         if isinstance(sampler, Sampler):
             sampler.energy_model = method.averaged_energy_model()
@@ -197,11 +197,11 @@ class Trained(MethodKind):
             progress=progress,
             run=request.run,
             evaluate=quick_scores(target) if scored else None,
-            weight_decay=parts.config.get("weight_decay"),  # of runs before it was fixed by the method
+            weight_decay=parts.config.get("weight_decay"),  # of earlier versions, before methods fixed it
         )
 
     def _started(self, request: Request, start: Start) -> tuple[Request, Callable[[NetworkSampler], None]]:
-        """The request with the parts of a run to begin with, and what hands over what that run has learned."""
+        """Returns the request with the parts of `start`, and a function that copies what `start` has learned."""
         chosen = {"network": request.network, "symmetries": request.options.get("symmetries")}
         network, paths, processes = start.parts(
             request.required_target, request.network, request.paths, request.processes
@@ -216,7 +216,7 @@ class Trained(MethodKind):
             raise ValueError(f"energy_network is a part of egm-bs, not of {request.method}: {fix}")
         target = request.required_target
         if self.needs_reals and not target.space.real:
-            raise ValueError(f"{request.method} is about real variables and {target!r} has none; use method='egm'")
+            raise ValueError(f"{request.method} needs real variables, and {target!r} has none; use method='egm'")
         trainer = self.begin(request)
         target.check(request.device, seed=request.seed, dtype=trainer.sampler.dtype)
         if request.run is not None:
@@ -227,11 +227,14 @@ class Trained(MethodKind):
         run, config = request.run, request.config
         if run is None or config is None:
             raise ValueError("only a run on disk can be resumed")
-        network = require_network(config["network"], request.network, argument="network", what="a network")
+        network = require_network(config["network"], request.network, argument="network")
         energy, tensorboard = None, request.tensorboard or has_events(run)
         if self.learns_energy:
             energy = require_network(
-                config["energy_network"], request.energy_network, argument="energy_network", what="an energy network"
+                config["energy_network"],
+                request.energy_network,
+                argument="energy_network",
+                what="a user-defined energy network",
             )
         trainer = self.begin(
             dataclasses.replace(request, network=network, energy_network=energy, tensorboard=tensorboard)
@@ -254,21 +257,21 @@ class Trained(MethodKind):
             raise ValueError("only a run on disk can be loaded")
         saved, text = run.read_sampler(), config["energy_network"]
         known = "energy_model" in saved and request.target is not None and own_name(text) is None
-        network = require_network(config["network"], request.network, argument="network", what="a network")
+        network = require_network(config["network"], request.network, argument="network")
         parts = self.parts(dataclasses.replace(request, network=network, energy_network=text if known else None))
         sampler = self.untrained(parts)
         if parts.energy_network is not None and isinstance(sampler, Sampler):
             sampler.energy_model = self.energy_model(parts)
         for name, module in sampler.modules().items():
-            module.load_state_dict(saved.get(name, {}))  # some have nothing to save
+            module.load_state_dict(saved.get(name, {}))  # some modules have nothing to save
         return sampler
 
 
 def trained_by(trainer: Trainer) -> NetworkSampler:
-    """The sampler after training; on Ctrl-C, the sampler so far, and a line on how to go on."""
+    """Trains and returns the sampler; on Ctrl-C returns the sampler so far and prints how to continue."""
     try:
         trainer.train()
-    except Stopped:  # the command line's own
+    except Stopped:  # raised by the command line
         raise
     except KeyboardInterrupt:
         if trainer.run_directory is not None:

@@ -1,4 +1,4 @@
-"""Metrics: exact Wasserstein distances, mode counts, correlations, and the floors that exact draws set."""
+"""Metrics: exact Wasserstein distances, mode counts, correlations, and the floors from exact draws."""
 
 from egm.metrics.floors import Floor, at_floor, floor
 from egm.metrics.metrics import METRICS, e_w1, e_w2, m_w1, mode_count, mode_shares, two_point_correlation, x_w2

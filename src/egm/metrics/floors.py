@@ -1,4 +1,4 @@
-"""Floors: what a metric gives for exact draws, which no sampler can be below on average.
+"""Floors: the mean of a metric between sets of exact draws; on average, no sampler can be below the floor.
 
 A sampler is *at the floor* when the mean of at least 20 evaluations, with fresh draws and fresh exact samples on both
 sides, is at most 1.25 × a floor estimated from at least 200 pairs.
@@ -30,9 +30,13 @@ class Floor:
     """Distribution of a metric between two independent sets of n exact draws.
 
     Attributes:
-        metric, n, pairs, seed: what was computed, from how many pairs.
-        mean, std: over the pairs.
-        reference_kind: how exact the draws were ("exact", or "mcmc": disjoint draws of one long run).
+        metric: name of the metric.
+        n: number of draws in each set.
+        pairs: number of pairs of sets.
+        seed: seed of the draws.
+        mean: mean over the pairs.
+        std: standard deviation over the pairs.
+        reference_kind: kind of the draws: "exact", or "mcmc" (disjoint draws of one long simulation).
     """
 
     metric: str
@@ -50,7 +54,7 @@ class Floor:
 
 
 def floor(metric: str | Metric, target: Target, n: int = 2000, *, pairs: int = LEAST_PAIRS, seed: int = 0) -> Floor:
-    """Evaluate a metric (a name in `METRICS`, or a function) on `pairs` independent pairs of n exact draws.
+    """Evaluates a metric (a name in `METRICS`, or a function) on `pairs` independent pairs of n exact draws.
 
     >>> import egm
     >>> 0.03 < floor("e_w1", egm.targets.GBRBM(), n=500, pairs=20).mean < 0.2
@@ -70,14 +74,14 @@ def floor(metric: str | Metric, target: Target, n: int = 2000, *, pairs: int = L
 
 
 def known_floor(metric: str, target: Target, n: int) -> Floor | None:
-    """The floor that ships with the package for a built-in target, if there is one (`benchmarks/floors.py`)."""
+    """Returns the floor that ships with the package for a built-in target, or None (`benchmarks/floors.py`)."""
     built_in = type(target) is not Target and type(target).__module__.startswith("egm.targets.")
     stored = _shipped().get(floor_key(metric, target, n)) if built_in else None
     return None if stored is None else Floor(**stored)
 
 
 def at_floor(values: Sequence[float], floor: Floor) -> bool:
-    """Whether evaluations with fresh draws on both sides are at the floor; raises if there are too few to say."""
+    """Returns whether evaluations with fresh draws on both sides are at the floor; raises if there are too few."""
     score = {"mean": float(np.mean(values)), "floor": floor.mean, "floor_pairs": floor.pairs}
     verdict = score_at_floor(score, evaluations=len(values))
     if verdict is None:
@@ -89,11 +93,11 @@ def at_floor(values: Sequence[float], floor: Floor) -> bool:
 
 
 def score_at_floor(score: Mapping[str, float], *, evaluations: int) -> bool | None:
-    """The same rule for a metric in the record of a run; None where there are too few evaluations or pairs to say.
+    """Returns whether a metric in the record of a run is at the floor; None if there are too few evaluations or pairs.
 
     Args:
-        score: "mean" of the evaluations, "floor" and the "floor_pairs" behind it.
-        evaluations: how many there were.
+        score: "mean" of the evaluations, "floor", and the number of its pairs, "floor_pairs".
+        evaluations: number of evaluations.
 
     >>> score = {"mean": 0.12, "floor": 0.1, "floor_pairs": 200}
     >>> score_at_floor(score, evaluations=20), score_at_floor(score, evaluations=19)
@@ -105,7 +109,7 @@ def score_at_floor(score: Mapping[str, float], *, evaluations: int) -> bool | No
 
 
 def find_metric(metric: str | Metric) -> Metric:
-    """The metric of that name."""
+    """Returns the metric of that name; a function is returned unchanged."""
     if not isinstance(metric, str):
         return metric
     if metric not in METRICS:
@@ -114,7 +118,7 @@ def find_metric(metric: str | Metric) -> Metric:
 
 
 def floor_key(metric: str, target: Target, n: int) -> str:
-    """What a floor is called in the file that ships with the package."""
+    """Returns the key of a floor in the file that ships with the package."""
     return f"{metric} of {target!r}, n = {n}"
 
 

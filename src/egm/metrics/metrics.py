@@ -1,10 +1,10 @@
-"""Named metrics: how far draws of a sampler are from draws of the target.
+"""Named metrics: distances between draws of a sampler and draws of the target.
 
     e_w1, e_w2   W1, W2 of the energies              m_w1   W1 of the magnetisation (lattices)
     x_w2         W2 of all real variables together, in x
 
-Each takes (target, draws, reference draws) and calls the target's energy where it needs it. A distance alone says
-little: `floor` (egm.metrics.floors) is its value for exact draws.
+Each takes (target, draws, reference draws) and evaluates the target's energy if needed. Compare a distance with its
+value for exact draws, `floor` (egm.metrics.floors).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Metric: TypeAlias = Callable[..., float]
 
 
 def without_weights(metric: Metric) -> Metric:
-    """A metric that refuses `log_weights`, which earlier versions took."""
+    """Wraps a metric to reject `log_weights`, which earlier versions accepted."""
 
     @functools.wraps(metric)
     def plain(target: Target, draws: State, reference: State, **options: Any) -> float:
@@ -44,31 +44,31 @@ def without_weights(metric: Metric) -> Metric:
 
 @without_weights
 def e_w1(target: Target, draws: State, reference: State) -> float:
-    """W1 between the energies of two sets of states [n, ...]."""
+    """Returns W1 between the energies of two sets of states [n, ...]."""
     return w1(target.energy(**draws), target.energy(**reference))
 
 
 @without_weights
 def e_w2(target: Target, draws: State, reference: State) -> float:
-    """W2 between the energies of two sets of states [n, ...]."""
+    """Returns W2 between the energies of two sets of states [n, ...]."""
     return w2(target.energy(**draws), target.energy(**reference))
 
 
 @without_weights
 def m_w1(target: Target, draws: State, reference: State) -> float:
-    """W1 between the magnetisations of two sets of states [n, ...]."""
+    """Returns W1 between the magnetisations of two sets of states [n, ...]."""
     observed, expected = target.observables(**draws), target.observables(**reference)
     if "magnetization" not in observed:
-        raise ValueError(f"{target!r} has no magnetisation, so no m_w1; its observables are {list(observed)}")
+        raise ValueError(f"{target!r} has no magnetisation, which m_w1 compares; its observables are {list(observed)}")
     return w1(observed["magnetization"], expected["magnetization"])
 
 
 @without_weights
 def x_w2(target: Target, draws: State, reference: State) -> float:
-    """W2 between the real variables of two sets of states [n, ...], all of them side by side."""
+    """Returns W2 between the concatenated real variables of two sets of states [n, ...]."""
     names = list(target.space.real)
     if not names:
-        raise ValueError(f"{target!r} has no Real variable, so no x_w2; use e_w1")
+        raise ValueError(f"{target!r} has no Real variable, which x_w2 compares; use e_w1")
     a, b = (torch.cat([state[name].flatten(1) for name in names], 1) for state in (draws, reference))
     return w2(a, b)
 
@@ -78,7 +78,7 @@ LABELS = {"e_w1": "E-W1", "e_w2": "E-W2", "m_w1": "M-W1", "x_w2": "x-W2"}  # in 
 
 
 def mode_shares(target: Target, draws: State) -> dict[int, float]:
-    """Share of the draws in each mode that holds any; −1 collects those in none."""
+    """Returns the share of the draws in each mode that holds any; −1 collects draws outside all modes."""
     observed = target.observables(**draws)
     if "mode" not in observed:
         raise ValueError(f"{target!r} does not name its modes; its observables are {list(observed)}")
@@ -87,7 +87,7 @@ def mode_shares(target: Target, draws: State) -> dict[int, float]:
 
 
 def mode_count(target: Target, draws: State) -> int:
-    """Number of modes found: those that hold at least a tenth of their exact mass (any draw, where that is unknown)."""
+    """Returns the number of modes that hold at least a tenth of their exact mass (any draw, if it is unknown)."""
     shares = mode_shares(target, draws)
     modes = getattr(target, "modes", None)
     needed = {m: 0.1 * float(modes.masses[m]) if modes is not None else 0.0 for m in shares if m >= 0}
@@ -95,13 +95,13 @@ def mode_count(target: Target, draws: State) -> int:
 
 
 def two_point_correlation(target: Target, draws: State) -> Tensor:
-    """G(r) = (q P(s_i = s_{i+r}) − 1)/(q − 1) along both axes of a lattice, r = 0 .. L/2, float64 [L/2 + 1].
+    """Returns G(r) = (q P(s_i = s_{i+r}) − 1)/(q − 1) along both axes of a lattice, r = 0 .. L/2, float64 [L/2 + 1].
 
     For two symbols this is ⟨s_i s_{i+r}⟩ of spins ±1.
     """
     lattices = [name for name, v in target.space.categorical.items() if len(v.shape) == 2 and v.shape[0] == v.shape[1]]
     if not lattices:
-        raise ValueError(f"{target!r} has no symbols on a square lattice, so no two-point correlation")
+        raise ValueError(f"{target!r} has no symbols on a square lattice, which a two-point correlation needs")
     s, q = draws[lattices[0]], target.space.categorical[lattices[0]].size
     equal = [
         torch.stack([(s == s.roll(r, axis)).double().mean() for axis in (-1, -2)]).mean()

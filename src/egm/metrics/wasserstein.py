@@ -1,7 +1,7 @@
 """Exact Wasserstein distances between samples, W_p = (min over couplings of E‖x − y‖^p)^{1/p}.
 
-On the line the best coupling is monotone. In R^d equal unweighted sets are matched by linear assignment; weighted or
-unequal sets need a transport plan, which POT (the extra `ot`) computes. Weights are logarithms, not normalised.
+In one dimension the optimal coupling is monotone. In R^d equal unweighted sets are matched by linear assignment;
+weighted or unequal sets need a transport plan, which POT (the extra `ot`) computes. Log-weights need not be normalised.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 
 
 def w1(a: Tensor, b: Tensor, *, a_log_weights: Tensor | None = None) -> float:
-    """W1 between scalars a [n] and b [m]; `a` may carry weights.
+    """Returns W1 between scalars a [n] and b [m]; `a` may carry weights.
 
     >>> w1(torch.tensor([0.0, 1.0]), torch.tensor([3.0, 2.0]))
     2.0
@@ -30,7 +30,7 @@ def w1(a: Tensor, b: Tensor, *, a_log_weights: Tensor | None = None) -> float:
 
 
 def w2(a: Tensor, b: Tensor, *, a_log_weights: Tensor | None = None) -> float:
-    """W2 between points a [n, d] and b [m, d] (or scalars [n], [m]); `a` may carry weights.
+    """Returns W2 between points a [n, d] and b [m, d] (or scalars [n], [m]); `a` may carry weights.
 
     >>> w2(torch.tensor([[0.0, 0.0], [1.0, 0.0]]), torch.tensor([[1.0, 2.0], [0.0, 2.0]]))
     2.0
@@ -48,7 +48,7 @@ def w2(a: Tensor, b: Tensor, *, a_log_weights: Tensor | None = None) -> float:
 
 
 def w1_to_quantiles(a: Tensor, quantiles: list[float], *, a_log_weights: Tensor | None = None) -> float:
-    """W1 between scalars and a distribution known by equally spaced quantiles, levels 0 to 1 (a reference summary)."""
+    """Returns W1 between scalars and a distribution given by equally spaced quantiles (a reference summary)."""
     levels = (np.arange(16 * len(quantiles)) + 0.5) / (16 * len(quantiles))
     atoms = np.interp(levels, np.linspace(0, 1, len(quantiles)), quantiles)
     a, weights = _weighted(a, a_log_weights)
@@ -64,11 +64,11 @@ def _transport(a: Tensor, b: Tensor, a_log_weights: Tensor | None) -> float:
 
 
 def _weighted(values: Tensor, log_weights: Tensor | None) -> tuple[Tensor, Array | None]:
-    """Values of positive weight and their normalised weights; draws of weight zero may hold infinite energies."""
+    """Returns the values of positive weight and their normalised weights; others may be infinite energies."""
     if log_weights is None:
         return values, None
     if tuple(log_weights.shape) != (len(values),):
-        raise ValueError(f"log-weights need the shape [{len(values)}], one a draw, got {tuple(log_weights.shape)}")
+        raise ValueError(f"log-weights need the shape [{len(values)}], one per draw, got {tuple(log_weights.shape)}")
     kept = log_weights > -torch.inf
     if not bool(kept.any()):
         raise ValueError("every weight is zero: no draw has positive density")

@@ -1,4 +1,4 @@
-"""Networks behind one protocol: the paper's perceptrons, a lattice network, an equivariant one for particles."""
+"""Networks behind one protocol: the paper's perceptrons, a lattice network, an equivariant network for particles."""
 
 from egm.networks.base import Body, Denoiser, Scalar, predict
 from egm.networks.egnn import EGNN

@@ -1,8 +1,8 @@
-"""What a network is: from a latent state x_t and its time t to one output for each variable, or to a pooled scalar.
+"""Networks: maps from a latent state x_t and its time t to one output for each variable, or to a pooled scalar.
 
-A process says what it needs of a variable (`Process.output_shape`) and how an output becomes a prediction
-(`Process.link`): means E[x_1 | x_t] as they are, logits of p(x_1 | x_t) through softmax, log-rates of a jump kernel
-through exp. Any module that fulfils `Denoiser` can stand in for the bodies of this package.
+A process defines the output shape of its variable (`Process.output_shape`) and how an output becomes a prediction
+(`Process.link`): means E[x_1 | x_t] unchanged, logits of p(x_1 | x_t) through softmax, log-rates of a jump kernel
+through exp. Any module that fulfils `Denoiser` can replace the bodies of this package.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from egm.spaces import Categorical, Real, Space, State
 
 
 class Denoiser(Protocol):
-    """A network for a space; any `nn.Module` whose `forward` does this will do.
+    """A network for a space: any `nn.Module` whose `forward` has this signature.
 
     Args of a call:
         state: latent states [..., *latent_shape] (`Space.to_latent`), with any leading batch shape; a Categorical
@@ -34,25 +34,26 @@ class Denoiser(Protocol):
     A call returns a dict with one entry for each variable: means in latent coordinates [..., *latent_shape] for a Real
     one (log-rates [..., *latent_shape, bins] where it follows a `Jump`), logits [..., *shape, n] over the data symbols
     for a Categorical one. Where sites have unequal numbers of symbols, n is the largest and entries of illegal symbols
-    may hold anything.
+    are ignored.
     """
 
     def __call__(self, state: State, t: Tensor) -> Mapping[str, Tensor]: ...
 
 
 class Body(nn.Module, ABC):
-    """A network built for a space; options are keyword-only and kept as attributes of the same name.
+    """A network built for a space; options are keyword-only and stored as attributes of the same name.
 
     Args:
         space: the variables of a state.
-        outputs: trailing shape of every output. A variable's name takes its latent shape (means), that and one axis
-            of bins (log-rates), or its shape and one axis of symbols (logits); any other name takes (), a scalar.
+        outputs: trailing shape of every output. A variable's name takes its latent shape (means), its latent shape
+            and one axis of bins (log-rates), or its shape and one axis of symbols (logits); any other name takes (), a
+            scalar.
 
-    Final layers are zero, so an untrained body returns zeros.
+    Final layers are initialised to zero, so an untrained body returns zeros.
     """
 
     symmetries: tuple[str, ...] = ()
-    """What the network is equivariant to by construction; recorded with every result."""
+    """Symmetries under which the network is equivariant by construction; stored in every record."""
 
     def __init__(self, space: Space, outputs: Mapping[str, tuple[int, ...]]) -> None:
         super().__init__()
@@ -61,10 +62,10 @@ class Body(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, state: State, t: Tensor) -> State:
-        """One tensor [..., *outputs[name]] for each output."""
+        """Returns one tensor [..., *outputs[name]] for each output."""
 
     def batch_shape(self, state: State, t: Tensor) -> torch.Size:
-        """Leading shape of a latent state, after checking that t broadcasts to it."""
+        """Returns the leading shape of a latent state, after checking that t broadcasts to it."""
         batch = self.space.batch_shape(state, latent=True)
         missing = len(batch) - t.ndim
         if missing < 0 or any(size not in (1, full) for size, full in zip(t.shape, batch[missing:], strict=True)):
@@ -75,8 +76,8 @@ class Body(nn.Module, ABC):
 class Head(nn.Module):
     """A zero-initialised linear layer from [..., width] to [..., *shape].
 
-    Scalars are computed in the weights' own dtype under autocast: an energy of size 100 has a rounding of 0.4 in
-    bfloat16, which would go into every importance weight.
+    Under autocast, scalars are still computed in the dtype of the weights: in bfloat16, an energy of size 100 has a
+    rounding error of 0.4, which would enter every importance weight.
     """
 
     def __init__(self, width: int, shape: tuple[int, ...]) -> None:
@@ -94,7 +95,7 @@ class Head(nn.Module):
 
 
 class Scalar(nn.Module):
-    """The one scalar of a network, as a tensor [...]: an energy E(x_t, t) from a body with outputs={"energy": ()}."""
+    """A network with one scalar output, as a tensor [...]: E(x_t, t) from a body with outputs={"energy": ()}."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -105,14 +106,15 @@ class Scalar(nn.Module):
         (self.name,) = outputs
 
     def forward(self, state: State, t: Tensor) -> Tensor:
-        """E(x_t, t), [...]."""
+        """Returns E(x_t, t), [...]."""
         return self.body(state, t)[self.name]
 
 
 def is_built_in(network: nn.Module) -> bool:
-    """Whether a network is one of this package's bodies, in whatever it wraps them in.
+    """Returns whether a network is one of this package's bodies, possibly inside wrappers.
 
-    Those take symbols of any integer dtype and may be rounded; a user's module is called with int64, and as it is.
+    These bodies take symbols of any integer dtype and may be rounded to bfloat16; a user's module is called with int64
+    symbols and is not rounded.
     """
     while not isinstance(network, Body):
         inner = [
@@ -125,12 +127,12 @@ def is_built_in(network: nn.Module) -> bool:
 
 
 def is_locally_equivariant(network: nn.Module) -> bool:
-    """Whether a network, or one that it wraps, declares `locally_equivariant = True`."""
+    """Returns whether a network or one of its submodules declares `locally_equivariant = True`."""
     return any(getattr(module, "locally_equivariant", False) for module in network.modules())
 
 
 def is_particles(space: Space) -> bool:
-    """Whether a space is one centred Real of shape (particles, dimension), and Categoricals of shape (particles,)."""
+    """Returns whether a space is one centred Real, (particles, dimension), and Categoricals of shape (particles,)."""
     reals = list(space.real.values())
     if len(reals) != 1 or not reals[0].centered or len(reals[0].shape) != 2:
         return False
@@ -138,16 +140,16 @@ def is_particles(space: Space) -> bool:
 
 
 def rounding(device: torch.device, *, enabled: bool) -> AbstractContextManager[object]:
-    """Matrix products in bfloat16 on a GPU, if `enabled`; weights are cast anew each time, also in recorded steps."""
+    """Returns a context of bfloat16 matrix products on a GPU, if `enabled`; every use or replay casts weights anew."""
     if not enabled or device.type != "cuda":
         return nullcontext()
     return torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False)
 
 
 def predict(network: Denoiser, processes: Mapping[str, Process[Any]], x_t: State, t: Time) -> State:
-    """What a network predicts at latent states x_t: `process.link` of its output, for each variable.
+    """Returns a network's predictions at latent states x_t: `process.link` of its output, for each variable.
 
-    Shapes are checked (names, number of axes, sizes); values are not looked at, so that a GPU never waits.
+    Names and shapes of the outputs are checked; values are not, so that the host never waits for a GPU.
     """
     if not isinstance(t, Tensor):
         like = next((x for x in x_t.values() if x.is_floating_point()), None)
@@ -164,7 +166,7 @@ def predict(network: Denoiser, processes: Mapping[str, Process[Any]], x_t: State
 
 def _checked(outputs: Mapping[str, Tensor], name: str, process: Process[Any], x: Tensor) -> Tensor:
     if name not in outputs:
-        raise ValueError(f"the network gave no output for the variable '{name}', only for {list(outputs)}")
+        raise ValueError(f"the network returned no output for the variable '{name}', only for {list(outputs)}")
     output, shape = outputs[name], process.output_shape
     expected = (*process.path.batch_shape(x), *shape)
     if not isinstance(output, Tensor) or not output.is_floating_point():
@@ -173,13 +175,13 @@ def _checked(outputs: Mapping[str, Tensor], name: str, process: Process[Any], x:
     if tuple(output.shape) != expected:
         raise ValueError(
             f"the network's output for '{name}' has shape {tuple(output.shape)}, but {type(process).__name__} needs"
-            f" {expected}: the batch and then {shape}"
+            f" {expected}: the batch shape followed by {shape}"
         )
     return output
 
 
 def check_outputs(space: Space, outputs: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """The outputs as a dict of tuples; raises unless every shape is one that its variable can have."""
+    """Returns the outputs as a dict of tuples; raises if a shape does not fit its variable."""
     if not isinstance(space, Space):
         raise TypeError(f"space must be an egm.Space, got {space!r}")
     if not outputs:
@@ -201,24 +203,24 @@ def check_outputs(space: Space, outputs: Mapping[str, tuple[int, ...]]) -> dict[
 
 
 def positive(**options: int) -> None:
-    """Raise unless every option is a positive whole number."""
+    """Raises unless every option is a positive whole number."""
     for name, value in options.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{name} must be a positive whole number, got {value!r}")
 
 
 def not_negative(**options: int) -> None:
-    """Raise unless every option is a whole number from zero on."""
+    """Raises unless every option is a non-negative whole number."""
     for name, value in options.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise ValueError(f"{name} must be a whole number that is not negative, got {value!r}")
+            raise ValueError(f"{name} must be a non-negative whole number, got {value!r}")
 
 
 @torch.no_grad()
 def activation_bytes(network: nn.Module, path: ProductPath) -> int:
-    """Bytes of activations alive at once while a network sees one state of a path: four times its largest output.
+    """Estimates the bytes of activations alive at once for one state of a path: four times the largest layer output.
 
-    Symbols count as a number for each that a site can hold: first layers may take them like that.
+    Symbols count as one-hot vectors, because first layers may take them in that form.
     """
     like = next(network.parameters())
     sizes = [like.element_size() * sum(v.sites * v.size for v in path.space.categorical.values())]

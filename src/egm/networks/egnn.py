@@ -1,12 +1,12 @@
 """An E(n)-equivariant network for particles x_i ∈ R^dim with zero centre of mass, with symbols as node features.
 
-Messages see the particles through distances d_ij alone, so node features h_i are invariant under rotations and
+Messages depend on positions through distances d_ij alone, so node features h_i are invariant under rotations and
 reflections, and every sum over particles is symmetric:
 
     h_i ← embedding(symbols of i) + U τ(t),
     m_ij = φ_k(h_i, h_j, d_ij),      h_i ← h_i + ψ_k(h_i, mean_j m_ij, τ(t)).
 
-Logits are linear in h_i, scalars are Σ_i of a number a particle, and the mean of the particles' positions is the
+Logits are linear in h_i, scalars are Σ_i of one number per particle, and the mean of the particles' positions is the
 equivariant displacement o_i = mean_j (x_i − x_j)/(1 + d_ij) · φ(h_i, h_j, d_ij), projected to zero centre of mass.
 """
 
@@ -44,7 +44,7 @@ class EGNN(Body):
         ((self.positions, self.variable),) = space.real.items()
         if self.outputs.get(self.positions, self.variable.latent_shape) != self.variable.latent_shape:
             raise ValueError(
-                f"EGNN gives means of '{self.positions}', not the log-rates of a jump kernel, which moves one"
+                f"EGNN returns means of '{self.positions}', not the log-rates of a jump kernel, which moves one"
                 " coordinate at a time; follow its path with Flow or Diffusion"
             )
         self.width, self.depth = width, depth
@@ -54,7 +54,7 @@ class EGNN(Body):
         self.layers = nn.ModuleList(_Layer(width) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.pull = _Pairs(width) if self.positions in self.outputs else None
-        # of the positions, a weight for each pair; of symbols, logits for each particle; of scalars, one for each
+        # for positions, a weight per pair; for symbols, logits per particle; for scalars, one number per particle
         self.heads = nn.ModuleList(
             Head(width, () if name == self.positions else shape[1:]) for name, shape in self.outputs.items()
         )
@@ -97,7 +97,7 @@ class _Radial(nn.Module):
 
 
 class _Pairs(nn.Module):
-    """φ(h_i, h_j, d_ij), [..., particles, particles, width]; its first layer is made on particles, then broadcast."""
+    """φ(h_i, h_j, d_ij), [..., particles, particles, width]; its first layer acts on particles, then broadcasts."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Operations around matrix products that a GPU can do in one pass: by a Triton kernel, and elsewhere by torch.
+"""Operations around matrix products, on a GPU in one pass by a Triton kernel, and elsewhere by torch.
 
-Kernels serve networks that are rounded to bfloat16, as E^φ is for its proposals. They know no gradients (`one_hot` has
-none).
+The Triton kernels are for networks rounded to bfloat16, such as E^φ at its proposals. They have no gradients (`one_hot`
+needs none).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ KERNELS = "egm.networks.mlp_kernels"
 
 
 def one_hot(x: Tensor, n: int, dtype: torch.dtype) -> Tensor:
-    """Whether a site holds each of n symbols, [..., S] to [..., ≥ n · S]; columns past those are zero."""
+    """Returns the one-hot encoding of n symbols at each site, [..., S] to [..., ≥ n · S]; extra columns are zero."""
     if dtype == torch.bfloat16:
         found = attempt(KERNELS, x, lambda kernels: kernels.one_hot(x, n))
         if found is not None:
@@ -26,7 +26,7 @@ def one_hot(x: Tensor, n: int, dtype: torch.dtype) -> Tensor:
 
 
 def add_silu(h: Tensor, u: Tensor) -> Tensor:
-    """SiLU(h + u) in the place of h."""
+    """Overwrites h with SiLU(h + u) and returns it."""
     if _rounded(h) and h.is_contiguous() and u.shape == h.shape[h.ndim - u.ndim :]:
         found = attempt(KERNELS, h, lambda kernels: kernels.add_silu(h, u))
         if found is not None:
@@ -35,7 +35,7 @@ def add_silu(h: Tensor, u: Tensor) -> Tensor:
 
 
 def project(h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """h · w + b in the dtype of the weight [1, width], [..., width] to [...]."""
+    """Returns h · w + b in the dtype of the weight [1, width], [..., width] to [...]."""
     if _rounded(h):
         found = attempt(KERNELS, h, lambda kernels: kernels.dot(h, weight[0]))
         if found is not None:

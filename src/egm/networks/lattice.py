@@ -4,15 +4,15 @@
     h_{k+1} = h_k + A_k SiLU(C_k * N(h_k) + G_k mean_sites N(h_k) + U_k τ(t) + b_k),
 
 with C_k * a convolution on the torus and N(h) = (h − mean)/std over the channels of a site. The mean over sites reaches
-every site in one block, as long-range order needs. Outputs of a variable are read off site by site, so the network
-commutes with translations; a scalar is the plain sum over sites of one number a site (not divided by their number:
+every site in one block, as long-range order needs. The outputs of a variable are computed site by site, so the network
+commutes with translations; a scalar is the plain sum over sites of one number per site (not divided by their number:
 energies are extensive), so it is invariant.
 
-On a GPU these blocks wait for memory, so the blocks of symbols are kernels of their own there
-(`egm.networks.lattice_kernels`), and float32 networks keep h in bfloat16 if all outputs are logits. Its rounding (2⁻⁹)
-changes the sampler a little and its weights not at all: they are those of the logits that were drawn from. Scalars,
-whose rounding would grow with the lattice, are made in float32, and so are networks of reals, which a flow
-differentiates: these know no kernels.
+On a GPU these blocks are limited by memory bandwidth, so the blocks of symbols are Triton kernels
+(`egm.networks.lattice_kernels`), and float32 networks keep h in bfloat16 if all outputs are logits. This rounding (2⁻⁹)
+changes the sampler slightly but leaves its weights exact, because they use the same logits as the draws. Scalars, whose
+rounding would grow with the lattice, are computed in float32, and so are networks of reals, which a flow
+differentiates: these use no Triton kernels.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from egm.spaces import Categorical, Space, State
 from egm.util.triton import find_kernels, report
 
 KERNELS = "egm.networks.lattice_kernels"
-_WORKS: dict[tuple[Any, ...], bool] = {}  # by device, dtype and shape, as tried out
+_WORKS: dict[tuple[Any, ...], bool] = {}  # by device, dtype and shape: whether `try_out` passed
 
 
 class LatticeConv(Body):
-    """`depth` blocks of `width` channels with a `kernel` × `kernel` neighbourhood (odd).
+    """`depth` blocks of `width` channels with a `kernel` × `kernel` neighbourhood (`kernel` is odd).
 
     The default width was the best of 32 and 64 for a minute of training on one CPU core; on a GPU, try wider.
     """
@@ -69,7 +69,7 @@ class LatticeConv(Body):
             for v in space.variables.values()
         )
         self.blocks = nn.ModuleList(_Block(width, kernel) for _ in range(depth))
-        # a variable's head gives what one site needs: its symbols, its bins, or a number
+        # the head of a variable returns the outputs of one site: symbols, bins, or one number
         self.heads = nn.ModuleList(Head(width, shape[2:]) for shape in self.outputs.values())
 
     def forward(self, state: State, t: Tensor) -> State:
@@ -93,7 +93,7 @@ class LatticeConv(Body):
         return result
 
     def _blocks(self, h: Tensor, time: Tensor, batch: torch.Size) -> Tensor:
-        """N(h) after all blocks."""
+        """Returns N(h) after all blocks."""
         blocks = cast(Iterable[_Block], self.blocks)
         if (kernels := self._kernels(h)) is not None:
             parts = [block.parts(time.expand(*batch, -1).reshape(len(h), -1)) for block in blocks]
@@ -104,12 +104,12 @@ class LatticeConv(Body):
         return layer_norm(h, h.shape[-1:])
 
     def _kernels(self, h: Tensor) -> Any:
-        """`egm.networks.lattice_kernels` where they serve this network and have been seen to work, or None."""
+        """Returns `egm.networks.lattice_kernels` if it supports this network and passed `try_out`, or None."""
         kernels = find_kernels(KERNELS) if self._has_kernels(h) else None
         if kernels is None or self.width not in kernels.WIDTHS.get(h.dtype, ()):
             return None
         key = (h.device, h.dtype, self.width, self.kernel, self.grid)
-        if key not in _WORKS:  # forwards and backwards: a failure later on could not be helped
+        if key not in _WORKS:  # forwards and backwards: a later failure has no fallback
             try:
                 with torch.cuda.device_of(h):
                     kernels.try_out(self.grid, self.width, self.kernel, h)
@@ -133,7 +133,7 @@ class LatticeConv(Body):
 
 
 class _Block(nn.Module):
-    """One residual block on h [N, rows, columns, width]; channels come last, which is what GPUs like."""
+    """One residual block on h [N, rows, columns, width]; channels come last, as GPUs prefer."""
 
     def __init__(self, width: int, kernel: int) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class _Block(nn.Module):
         self.out = nn.Parameter(nn.Linear(width, width).weight.detach())
 
     def parts(self, time: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """U τ(t) + b at times embedded as [n, features], and the weights C, G and A."""
+        """Returns U τ(t) + b at times embedded as [n, features], and the weights C, G and A."""
         return self.time(time), self.conv, self.mean.weight, self.out
 
     def forward(self, h: Tensor, time: Tensor, batch: torch.Size) -> Tensor:
@@ -159,9 +159,9 @@ class _Block(nn.Module):
 
 
 def wrap(x: Tensor, margin: int) -> Tensor:
-    """Circular padding of [N, rows, columns, channels] by a margin of at most one period.
+    """Pads [N, rows, columns, channels] circularly by a margin of at most one period.
 
-    (`torch.nn.functional.pad` would do, but loses the memory layout with channels last.)
+    `torch.nn.functional.pad` would lose the memory layout with channels last.
     """
     if margin == 0:
         return x

@@ -1,16 +1,16 @@
-"""The blocks of `LatticeConv` as Triton kernels, for GPUs: one kernel a block forwards, three backwards.
+"""The blocks of `LatticeConv` as Triton kernels, for GPUs: one per block forwards, three backwards.
 
 With x = N(h) the normalised channels of each site, N(h) = (h − mean)/std, and m the mean of x over sites, a block is
 
     z = Σ_k x[near_k] W_k + m G + u,        h' = h + silu(z) A,        x' = N(h'),
 
-near_k the sites' neighbours number k on the torus. Between blocks travel h and x, in bfloat16 or float32, and the sums
-of x over tiles of sites in float32, so a block reads and writes each of them once; a chain of library calls does so at
-every stage, and spends most of its time in normalising and padding. Backwards, with ḡ the gradient of whatever g is,
+with near_k the k-th neighbours of the sites on the torus. A block passes on h and x, in bfloat16 or float32, and the
+sums of x over tiles of sites in float32. So it reads and writes each of them once; a chain of library calls would do so
+at every stage, and spend most of its time on normalising and padding. Backwards, with ḡ the gradient with respect to g,
 
     h̄' ← h̄' + N'ᵀ(x̄' + m̄'/S),    z̄ = (h̄' Aᵀ) silu'(z),    x̄ = Σ_k z̄[near_{−k}] W_kᵀ,    W̄_k = Σ_sites x[near_k]ᵀ z̄,
 
-and h̄' passes on to h̄. A program handles one tile of sites of one state; sums are made in a fixed order.
+and h̄' is passed on as h̄. A program handles one tile of sites of one state; sums run in a fixed order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LARGEST_TILE = 128
 WARPS = 4
 EPSILON = 1e-5  # as in torch's layer_norm
 CHUNKS = 64  # partial sums behind the gradient of each W_k
-PRECISION = {torch.float32: "tf32x3"}  # of products: three of tensor cores, which miss 2⁻²¹ or so of them
+PRECISION = {torch.float32: "tf32x3"}  # of products: three tensor-core products, with relative error of about 2⁻²¹
 
 
 # ---------------------------------------------------------------------- kernels
@@ -43,7 +43,7 @@ def _forward(
     S: tl.constexpr, TILES: tl.constexpr, C: tl.constexpr, K: tl.constexpr, M: tl.constexpr,
     BLOCK: tl.constexpr, SAVE: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A block, or with BLOCK = False the normalisation of h alone."""
+    """Computes a block, or with BLOCK = False the normalisation of h alone."""
     n, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
     rows, c = tile * M + tl.arange(0, M), tl.arange(0, C)
     inside = (rows < S)[:, None]
@@ -82,7 +82,7 @@ def _backward_sites(
     S: tl.constexpr, TILES: tl.constexpr, C: tl.constexpr, M: tl.constexpr, BLOCK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Through the normalisation, and with BLOCK through A and silu; `gm` is the gradient of a sum of x, [n, C]."""
+    """Goes back through normalisation, and with BLOCK through A and silu; `gm` [n, C] is the gradient of a sum of x."""
     n, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
     rows, c = tile * M + tl.arange(0, M), tl.arange(0, C)
     inside = (rows < S)[:, None]
@@ -109,7 +109,7 @@ def _backward_neighbours(
     gz_ptr, w_ptr, near_ptr, gx_out,
     S: tl.constexpr, TILES: tl.constexpr, C: tl.constexpr, M: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """x̄ = Σ_k z̄[near_{−k}] W_kᵀ; the opposite of neighbour k is neighbour K − 1 − k."""
+    """Computes x̄ = Σ_k z̄[near_{−k}] W_kᵀ; the opposite of neighbour k is neighbour K − 1 − k."""
     n, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
     rows, c = tile * M + tl.arange(0, M), tl.arange(0, C)
     gx = tl.zeros([M, C], tl.float32)
@@ -128,7 +128,7 @@ def _backward_weights(
     EACH: tl.constexpr, S: tl.constexpr, TILES: tl.constexpr, C: tl.constexpr, M: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums of W̄_k = Σ x[near_k]ᵀ z̄ over some of the states."""
+    """Computes partial sums of W̄_k = Σ x[near_k]ᵀ z̄ over some of the states."""
     k, chunk = tl.program_id(0), tl.program_id(1)
     c = tl.arange(0, C)
     gw = tl.zeros([C, C], tl.float32)
@@ -149,7 +149,7 @@ def _backward_weights(
 
 
 class _Normalise(torch.autograd.Function):
-    """h [n, S, C] to (h, x, sums)."""
+    """The normalisation of h [n, S, C], with outputs (h, x, sums)."""
 
     @staticmethod
     def forward(ctx: Any, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -165,7 +165,7 @@ class _Normalise(torch.autograd.Function):
     def backward(ctx: Any, gh: Tensor, gx: Tensor, gsums: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, scale = ctx.saved_tensors
         out, none = torch.empty_like(x), x.new_empty(0)
-        gradients = (gh.contiguous(), gx.contiguous(), gsums[:, 0].contiguous())  # a sum's, the same in all tiles
+        gradients = (gh.contiguous(), gx.contiguous(), gsums[:, 0].contiguous())  # sums: same in all tiles
         _launch(_backward_sites, x, *gradients, x, scale, none, none, out, none, none, none, BLOCK=False)
         return out
 
@@ -209,19 +209,19 @@ class _Block(torch.autograd.Function):
 
 
 def _new(h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Room for x, its sums over tiles, and 1/std of every site."""
+    """Allocates x, its sums over tiles, and 1/std of every site."""
     n, sites, width = h.shape
     sums = h.new_empty(n, -(-sites // _tile(sites)), width, dtype=torch.float32)
     return torch.empty_like(h), sums, h.new_empty(n, sites, dtype=torch.float32)
 
 
 def _tile(sites: int) -> int:
-    """Sites that one program handles."""
+    """Returns the number of sites that one program handles."""
     return min(LARGEST_TILE, max(16, 1 << (sites - 1).bit_length()))
 
 
 def _launch(kernel: Any, h: Tensor, *pointers: Any, grid: tuple[int, int] | None = None, **options: Any) -> None:
-    """Run a kernel on states of the shape of h, [n, S, C]; by default a program for each state and tile."""
+    """Launches a Triton kernel on states of the shape of h, [n, S, C]; by default one program per state and tile."""
     n, sites, width = h.shape
     tile = _tile(sites)
     tiles = -(-sites // tile)  # rounded up
@@ -229,12 +229,12 @@ def _launch(kernel: Any, h: Tensor, *pointers: Any, grid: tuple[int, int] | None
     kernel[grid or (n, tiles)](*pointers, num_warps=WARPS, **options)
 
 
-# ---------------------------------------------------------------------- what lattice.py calls
+# ---------------------------------------------------------------------- called by lattice.py
 
 
 def normalised_blocks(h: Tensor, blocks: Sequence[Sequence[Tensor]], kernel: int) -> Tensor:
-    """N(h) after a sequence of blocks, each (u [n, C], conv [C, C, kernel, kernel], G [C, C], A [C, C]) as `torch.nn`
-    keeps them (out, in); h is [n, rows, columns, C].
+    """Returns N(h) after a sequence of blocks, each (u [n, C], conv [C, C, kernel, kernel], G [C, C], A [C, C]) in the
+    layout of `torch.nn` (out, in); h is [n, rows, columns, C].
     """
     n, rows, columns, width = h.shape
     near = neighbours(rows, columns, kernel, h.device)
@@ -247,9 +247,9 @@ def normalised_blocks(h: Tensor, blocks: Sequence[Sequence[Tensor]], kernel: int
 
 
 def try_out(grid: tuple[int, int], width: int, kernel: int, like: Tensor) -> None:
-    """A block forwards and backwards, on states of zeros; raises where a kernel cannot be compiled or does not fit.
+    """Runs a block forwards and backwards on zeros; raises if a Triton kernel cannot be compiled or does not fit.
 
-    There are more states than chunks: a loop over several of them takes more memory than one without.
+    There are more states than chunks, because a loop over several states takes more memory than a single state.
     """
     with torch.inference_mode(False), torch.enable_grad():
         h = torch.zeros(CHUNKS + 1, *grid, width, dtype=like.dtype, device=like.device, requires_grad=True)
@@ -260,7 +260,7 @@ def try_out(grid: tuple[int, int], width: int, kernel: int, like: Tensor) -> Non
 
 @functools.lru_cache(maxsize=64)
 def neighbours(rows: int, columns: int, kernel: int, device: torch.device) -> Tensor:
-    """The site at each offset of a kernel × kernel neighbourhood from each site of a torus, int32 [kernel², sites]."""
+    """Returns the site at each offset of a kernel × kernel neighbourhood on a torus, int32 [kernel², sites]."""
     row, column = torch.arange(rows)[:, None], torch.arange(columns)[None]
     reach = range(-(kernel // 2), kernel // 2 + 1)
     sites = [((row + i) % rows * columns + (column + j) % columns).reshape(-1) for i in reach for j in reach]

@@ -1,4 +1,4 @@
-"""A locally equivariant network on a periodic square grid: rates of jumps that know their own reversal (LEAPS).
+"""A locally equivariant network on a periodic square grid: jump rates that determine their reverse rates (LEAPS).
 
 With x[i=τ] the state x whose site i holds τ, F(τ, i | x) is *locally equivariant* if
 
@@ -6,12 +6,12 @@ With x[i=τ] the state x whose site i holds τ, F(τ, i | x) is *locally equivar
 
 which means F(τ, i | x) = A_i(τ, x_i) with a matrix A_i over pairs of symbols that is antisymmetric and does not depend
 on x_i. Here A_i = M_i − M_iᵀ, with M_i read off features of site i that never see x_i: one convolution over the whole
-lattice without the tap at its centre, and from there on nothing but perceptrons at each site,
+lattice without the tap at its centre, followed only by perceptrons at each site,
 
     h_0 = SiLU(C * e(x) + U_0 τ(t) + b),   h_{k+1} = h_k + SiLU(A_k N(h_k) + U_k τ(t) + b_k),   M = B h_depth,
 
-e(x) the symbols as unit vectors and N(h) = (h − mean)/std over the channels of a site. A second convolution would bring
-x_i back through its neighbours. So every site has a perceptron of its own surroundings, the same for all of them.
+with e(x) the one-hot symbols and N(h) = (h − mean)/std over the channels of a site. A second convolution would bring
+x_i back through its neighbours. So one perceptron, shared by all sites, acts on the surroundings of each site.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from egm.networks.base import Body, positive
 from egm.networks.embeddings import TIME_FEATURES, TimeEmbedding
 from egm.spaces import Space, State
 
-SITE_FEATURES = 8  # of a symbol, where every site has its own
-SMALL = 1e-2  # first rates: at zero, [F]₊ and [−F]₊ would have no gradient
+SITE_FEATURES = 8  # of a symbol, if every site has its own embedding
+SMALL = 1e-2  # scale of the initial rates: at zero, [F]₊ and [−F]₊ would have no gradient
 
 
 class LocallyEquivariantConv(Body):
-    """A convolution of the whole lattice but the centre, then `depth` layers of `width` at every site.
+    """A convolution over the whole lattice without the centre, then `depth` layers of `width` at every site.
 
     Args:
         space: one Categorical variable on a square grid, with the same number n of symbols everywhere.
-        outputs: its name with (size, size, n): F(τ, i | x), [..., size, size, n].
-        width, depth: of the perceptron.
-        positions: give every site symbols and a bias of its own, for energies that are not translation invariant.
+        outputs: the variable's name with (size, size, n), the shape of F(τ, i | x).
+        width, depth: width and depth of the perceptron.
+        positions: learn a symbol embedding and a bias for every site, for energies that are not translation invariant.
 
     >>> from egm.spaces import Categorical
     >>> network = LocallyEquivariantConv(Space(s=Categorical(2, shape=(4, 4))), {"s": (4, 4, 2)}, width=8)
@@ -63,7 +63,7 @@ class LocallyEquivariantConv(Body):
         self.name = next(iter(self.outputs))
         variable = space.categorical.get(self.name)
         if variable is None or len(space.variables) != 1 or len(self.outputs) != 1:
-            raise ValueError(f"LocallyEquivariantConv gives the rates of a single Categorical variable, got {space!r}")
+            raise ValueError(f"LocallyEquivariantConv needs a space with a single Categorical variable, got {space!r}")
         if len(variable.shape) != 2 or variable.shape[0] != variable.shape[1] or not isinstance(variable.n, int):
             raise ValueError(
                 "LocallyEquivariantConv needs a square grid with the same number of symbols at every site, got"
@@ -101,13 +101,13 @@ class LocallyEquivariantConv(Body):
         return {self.name: rates.reshape(*batch, size, size, n)}
 
     def _embedded(self, x: Tensor) -> Tensor:
-        """e(x), [b, size, size, features]."""
+        """Returns e(x), [b, size, size, features]."""
         if self.embedding is None:
             return (x[..., None] == torch.arange(self.symbols, device=x.device)).to(self.taps.dtype)
         return self.embedding[torch.arange(self.size**2, device=x.device).reshape(self.size, self.size), x]
 
     def _wrapped(self, e: Tensor) -> Tensor:
-        """Circular padding, such that the tap at size // 2 meets a site itself and every other site meets one tap."""
+        """Pads circularly, such that the tap at size // 2 meets a site itself and every other site meets one tap."""
         before, after = self.size // 2, self.size - 1 - self.size // 2
         e = torch.cat([e[:, self.size - before :], e, e[:, :after]], 1)
         return torch.cat([e[:, :, self.size - before :], e, e[:, :, :after]], 2)

@@ -1,12 +1,12 @@
 """Multilayer perceptrons on any space: the networks of the paper's experiments.
 
-`MLP` (lattices): h_1 = SiLU(W [tokens, reals] + U τ(t) + b), h_{k+1} = SiLU(W_k h_k + b_k), one linear head an output.
+`MLP` (lattices): h_1 = SiLU(W [tokens, reals] + U τ(t) + b), h_{k+1} = SiLU(W_k h_k + b_k), one linear head per output.
 
 `ResidualMLP` (mixed spaces): h_0 = W [tokens, SiLU(V reals)] + U τ(t) + b, h_{k+1} = h_k + A_k SiLU(B_k LN(h_k)), and
-for each output a predictor of its own, head(SiLU(P LN(h))).
+a separate predictor head(SiLU(P LN(h))) for each output.
 
-Concatenating the time embedding τ(t) is adding its projection U τ(t), which is made in the shape of t. Activations are
-written in place: these networks see hundreds of thousands of states at once.
+Concatenating the time embedding τ(t) is the same as adding its projection U τ(t), which is computed in the shape of t.
+Activations are overwritten in place, because these networks process hundreds of thousands of states at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from egm.util.triton import attempt
 
 KERNELS = "egm.networks.perceptron_kernels"
 REAL_FEATURES = 64
-MANY_STATES = 4096  # from which on it pays to take the first layer's matrix apart on a CPU
+MANY_STATES = 4096  # from this many on, splitting the first layer's matrix pays on a CPU
 
 
 class MLP(Body):
@@ -65,7 +65,7 @@ class MLP(Body):
         return {name: head(h) for name, head in zip(self.outputs, self.heads, strict=True)}
 
     def _in_one_pass(self, state: State, t: Tensor, batch: torch.Size) -> Tensor | None:
-        """The one scalar of states of symbols by one kernel, [...]; None where none serves, or with gradients."""
+        """Returns the scalar of symbol states by one Triton kernel, [...]; None if unsupported or with gradients."""
         rounded = working_dtype(self.first.weight) == torch.bfloat16 and not torch.is_grad_enabled()
         alone = list(self.outputs.values()) == [()] and list(self.space) == list(self.tokens.sites)[:1]
         if not (rounded and alone and t.shape == batch[len(batch) - t.ndim :]):
@@ -90,9 +90,9 @@ class ResidualMLP(Body):
     """`depth` residual blocks of `width` units, and a separate predictor for each output.
 
     Args:
-        frequencies: sines and cosines of every real coordinate that enter beside it (`egm.networks.embeddings`), in the
-            place of the 64 features SiLU(V reals); for many coordinates, or many narrow modes, such as six for modes of
-            a twentieth of the whole width.
+        frequencies: number of sines and of cosines added to every real coordinate (`egm.networks.embeddings`), instead
+            of the 64 features SiLU(V reals); for many coordinates, or for many narrow modes, such as six for modes of a
+            twentieth of the whole width.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class ResidualMLP(Body):
 
 
 def first_layer(layer: nn.Linear, tokens: FlatTokens, state: State, batch: torch.Size, reals: list[Tensor]) -> Tensor:
-    """W [tokens, reals] + b, [..., width]; by parts where that is faster, so that tokens need not be embedded."""
+    """Returns W [tokens, reals] + b, [..., width]; if faster, by parts and without embedding the tokens."""
     if batch.numel() < MANY_STATES and not layer.weight.is_cuda:
         return layer(join(tokens(state, batch) + reals))
     parts = tokens.factors(state, batch, layer.weight[:, : tokens.features])
@@ -144,5 +144,5 @@ def first_layer(layer: nn.Linear, tokens: FlatTokens, state: State, batch: torch
 
 
 def perceptron(width: int, last: nn.Module) -> nn.Sequential:
-    """last(SiLU(P LN(h)))."""
+    """Returns the module last(SiLU(P LN(h)))."""
     return nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.SiLU(inplace=True), last)

@@ -1,10 +1,10 @@
-"""What surrounds the matrix products of perceptrons, as Triton kernels, for GPUs and without gradients.
+"""Triton kernels for the operations around the matrix products of perceptrons, without gradients.
 
-    one_hot        symbols as zeros and ones in bfloat16; eight columns and their multiples suit matrix products
+    one_hot        one-hot symbols in bfloat16; the columns are a multiple of eight, which suits matrix products
     add_silu       h ← SiLU(h + u) in place, u repeated along the first axis
     dot            h · w in float32, without a copy of h in float32
 
-All three read and write each state once; these networks see hundreds of thousands of states at once.
+All three read and write each state once; these networks process hundreds of thousands of states at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _one_hot(
 
 @triton.jit
 def _add_silu(h_ptr, u_ptr, period, BLOCK: tl.constexpr):
-    """A block of u, and of h at one of its repetitions."""
+    """Handles one block of u at one of its repetitions along h."""
     blocks = tl.cdiv(period, BLOCK)
     c = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     here = h_ptr + (tl.program_id(0) // blocks).to(tl.int64) * period + c
@@ -56,7 +56,7 @@ def _dot(h_ptr, w_ptr, out_ptr, P, WIDTH, TILES: tl.constexpr, ROWS: tl.constexp
 
 
 def one_hot(x: Tensor, n: int) -> Tensor:
-    """[..., S] integers to bfloat16 [..., ≥ n · S]: column n·s + y says whether site s holds y, others are zero."""
+    """Maps integers [..., S] to bfloat16 [..., ≥ n · S]: column n·s + y is one if site s holds y, others are zero."""
     sites, states = x.shape[-1], x.shape[:-1].numel()
     columns = 8 * -(-n * sites // 8)
     tile = min(LARGEST_TILE, 1 << (columns - 1).bit_length())
@@ -68,14 +68,14 @@ def one_hot(x: Tensor, n: int) -> Tensor:
 
 
 def add_silu(h: Tensor, u: Tensor) -> Tensor:
-    """SiLU(h + u) in the place of h, which is contiguous; u has the shape of h but for leading axes."""
+    """Overwrites h, which is contiguous, with SiLU(h + u); u has the shape of h up to leading axes."""
     sizes: Any = {"BLOCK": BLOCK}
     _add_silu[(h.numel() // u.numel() * -(-u.numel() // BLOCK),)](h, u.contiguous(), u.numel(), **sizes)
     return h
 
 
 def dot(h: Tensor, w: Tensor) -> Tensor:
-    """h [..., width] times w [width], float32 [...]."""
+    """Returns h [..., width] times w [width], float32 [...]."""
     width, states = h.shape[-1], h.shape[:-1].numel()
     tile = min(LARGEST_TILE, 1 << (width - 1).bit_length())
     rows = BLOCK // tile

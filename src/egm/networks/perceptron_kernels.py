@@ -2,10 +2,10 @@
 
     h_1 = SiLU(A x + c_b),    h_{k+1} = SiLU(W_k h_k + b_k),    out = w · h_last + w_0,    two or three layers
 
-x are the symbols as zeros and ones, and c_b holds whatever depends on the time alone. States are [K, B] and times [B]:
-a program takes ROWS of the K states that share a time. Matrices are read in pieces of CHUNK units, and no activation
-leaves the chip: a piece of h_1 is used up by W_1 as soon as it is made, and one of the last layer by w. Activations are
-rounded between layers to the dtype of A (bfloat16), and sums are made in float32.
+x are the one-hot symbols, and c_b holds all terms that depend on the time alone. States are [K, B] and times [B]: a
+program handles ROWS of the K states that share a time. Matrices are read in pieces of CHUNK units, and no activation
+leaves the chip: W_1 consumes each piece of h_1 as soon as it is computed, and w each piece of the last layer.
+Activations are rounded between layers to the dtype of A (bfloat16), and sums are accumulated in float32.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INTERPRETED = tl.constexpr(knobs.runtime.interpret)
 
 @triton.jit
 def _silu(z):
-    """z/2 (1 + tanh z/2) by the GPU's own tanh, of relative error 2⁻¹¹; the interpreter knows no such instructions."""
+    """Returns z/2 (1 + tanh z/2) by the GPU's tanh instruction (relative error 2⁻¹¹); the interpreter has none."""
     if INTERPRETED:
         return z * tl.sigmoid(z)
     half = 0.5 * z
@@ -69,7 +69,7 @@ def _perceptron(
 
 
 def serves(x: Tensor, n: int, times: int, width: int, depth: int) -> bool:
-    """Whether `scalars` can do it, and at least half of the rows of its programs are states."""
+    """Returns whether `scalars` supports these sizes, and states fill at least half of the rows of its programs."""
     repeated = x.shape[:-1].numel() // max(times, 1)
     return width in WIDTHS and depth in DEPTHS and n * x.shape[-1] <= MOST_COLUMNS and repeated >= ROWS // 2
 
@@ -77,15 +77,15 @@ def serves(x: Tensor, n: int, times: int, width: int, depth: int) -> bool:
 def scalars(
     x: Tensor, n: int, a: Tensor, c: Tensor, weights: Tensor, biases: Tensor, head: Tensor, last: Tensor
 ) -> Tensor:
-    """The network's scalar of each state, float32 [...].
+    """Returns the network's scalar for each state, float32 [...].
 
     Args:
-        x: integers [..., sites]; n and above are symbols that A does not see.
-        n: symbols that it does, in its columns n · site + symbol.
+        x: integers [..., sites]; symbols n and above have no column in A.
+        n: number of symbols with columns in A, which are n · site + symbol.
         a: [width, n · sites].
-        c: [..., width], of the shape of x but for leading axes and the last.
-        weights: of the second and, if there is one, the third layer, [layers, width, width].
-        biases: [layers, width].
+        c: [..., width], with the shape of x up to leading axes and the last axis.
+        weights: weights of the second layer and, if any, the third, [layers, width, width].
+        biases: biases of the same layers, [layers, width].
         head: w, [width].
         last: w_0, [1].
     """

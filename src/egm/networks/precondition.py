@@ -1,4 +1,4 @@
-"""Preconditioning by the path: bodies see numbers of size one, and start from the reference law.
+"""Preconditioning by the path: bodies have inputs of unit size, and predict the reference law before training.
 
 For x_1 standard Gaussian, x_t = α_t x_1 + σ_t ε has the variance v_t = α_t² + σ_t², and x_1 given x_t has the mean
 α_t x_t/v_t and the variance σ_t²/v_t. So a body sees x_t/√v_t, and its output o for the mean becomes
@@ -6,7 +6,7 @@ For x_1 standard Gaussian, x_t = α_t x_1 + σ_t ε has the variance v_t = α_t�
     E[x_1 | x_t] = α_t/v_t · x_t + σ_t/√v_t · o,
 
 the exact denoiser of the reference law where o = 0. Log-rates of a jump kernel get the offset log(λ_t/bins), with the
-rate λ_t = ½ |d/dt log σ_t²| at which the path narrows: that is how often an untrained coordinate jumps, into any bin.
+rate λ_t = ½ |d/dt log σ_t²| at which the path narrows: before training, a coordinate jumps at this rate, into any bin.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from egm.paths.gaussian import GaussianPath
 from egm.paths.product import ProductPath
 from egm.spaces import State
 
-EDGE = 1e-4  # rates of jumping vanish or diverge at the ends of a path; their offset stays at its value here
+EDGE = 1e-4  # jump rates vanish or diverge at the ends of a path; within this distance their offset is constant
 
 
 class Preconditioned(nn.Module):
-    """A body on the scale of its path; logits and scalars pass through, so it serves energy networks as well.
+    """A body rescaled by its path; logits and scalars pass through, so it also serves energy networks.
 
     Args:
         body: a network for latent states (`egm.networks.Body`, or any module with its `forward`).
-        path: the path whose states it sees.
+        path: the path of its input states.
     """
 
     def __init__(self, body: nn.Module, path: ProductPath) -> None:
@@ -45,11 +45,11 @@ class Preconditioned(nn.Module):
 
     @property
     def outputs(self) -> dict[str, tuple[int, ...]]:
-        """Trailing shapes of the outputs, which are the body's."""
+        """Trailing shapes of the outputs of the body."""
         return cast(dict[str, tuple[int, ...]], self.body.outputs)
 
     def forward(self, state: State, t: Tensor) -> State:
-        """Denoised means [..., *latent_shape] and log-rates of Real variables; everything else as the body gives it."""
+        """Returns denoised means [..., *latent_shape] and log-rates of Real variables; other outputs are unchanged."""
         paths = self.path.gaussian
         times = {name: path.over_sites(t, state[name]) for name, path in paths.items()}
         scales = {name: (p.alpha(times[name]).square() + p.variance(times[name])).rsqrt() for name, p in paths.items()}
@@ -67,6 +67,6 @@ class Preconditioned(nn.Module):
 
 
 def _log_rate(path: GaussianPath, t: Tensor, bins: int) -> Tensor:
-    """log(½ |d/dt log σ_t²|) − log bins."""
+    """Returns log(½ |d/dt log σ_t²|) − log bins."""
     rate = 0.5 * path.log_variance_dot(t.clamp(EDGE, 1 - EDGE)).abs()
     return torch.log(rate) - math.log(bins)

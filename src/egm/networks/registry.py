@@ -1,4 +1,4 @@
-"""The bodies by name, and the one a space gets by default."""
+"""The bodies by name, and the default body of a space."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from egm.networks.site_mlp import SiteMLP
 from egm.spaces import Space
 
 NETWORKS: dict[str, type[Body]] = {body.__name__: body for body in (MLP, ResidualMLP, SiteMLP, LatticeConv, EGNN)}
-#: networks of rates, which see no masks and give no scalars (LEAPS)
+#: networks of jump rates (LEAPS), which take no masks and return no scalars
 RATE_NETWORKS: dict[str, type[Body]] = {LocallyEquivariantConv.__name__: LocallyEquivariantConv}
-SMALLEST_GRID = 4  # below, a 3 × 3 neighbourhood is the whole lattice
-MANY_SITES = 12  # coordinates and symbols, from which on it pays to look at each of them alone
+SMALLEST_GRID = 4  # on smaller grids, a 3 × 3 neighbourhood is the whole lattice
+MANY_SITES = 12  # coordinates and symbols, from which on a network of single sites pays
 
 
 def default_body(space: Space) -> type[Body]:
-    """EGNN for particles, LatticeConv for symbols on a 2-D grid, MLP for other symbols; where there are real variables,
-    SiteMLP if there are many sites and ResidualMLP if there are few.
+    """Returns EGNN for particles, LatticeConv for symbols on a 2-D grid, MLP for other symbols; with real variables,
+    SiteMLP for many sites and ResidualMLP for few.
 
     >>> from egm.spaces import Categorical
     >>> default_body(Space(s=Categorical(2, shape=(5, 5)))).__name__

@@ -1,16 +1,16 @@
-"""A perceptron for any space that reads every site twice, together with all others and alone:
+"""A perceptron for any space that reads every site twice: together with all other sites, and alone:
 
     c = residual blocks of all features as in `ResidualMLP`,         h_i = W [features of site i] + P_i N(c),
     h_i ← h_i + A SiLU(B N(h_i) + U τ(t)),                           output of site i = head(N(h_i)),
 
-N(h) = (h − mean)/std. The W, A, B, U and head are shared by the sites of a variable, P_i is a site's own. Where a site
-ends depends on where it is more than on any other site; a perceptron has to learn that for each site anew, this network
-once for all of them. With many coordinates it learns from a fraction of the draws. A scalar is a number read off c plus
-the sum over sites of one number a site, as energies are made of terms of their own.
+N(h) = (h − mean)/std. W, A, B, U and the head are shared by the sites of a variable; every site has its own P_i. The
+end point of a site depends on its value at t more than on any other site; a plain perceptron has to learn this for each
+site separately, this network once for all sites. With many coordinates it learns from a fraction of the draws. A scalar
+is one number computed from c plus the sum over sites of one number per site, because energies have single-site terms.
 
-Variables of the same shape are taken to share their sites: the features of site i are those of all of them there. In a
-model with switches (a symbol that says which law its own coordinate has) a coordinate's mean depends on its own symbol
-first of all, and its symbol on the coordinate.
+Variables of the same shape are assumed to share their sites: the features of site i are the features of all these
+variables at i. In a model with switches (a symbol selects the law of the coordinate at its site), the mean of a
+coordinate depends mostly on the symbol at its site, and the symbol on the coordinate.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SiteMLP(Body):
     """`depth` residual blocks of `width` units that see all sites, then `site_depth` of `site_width` for each site.
 
     Args:
-        frequencies: sines and cosines of every real coordinate that enter beside it (`egm.networks.embeddings`).
+        frequencies: number of sines and of cosines added to every real coordinate (`egm.networks.embeddings`).
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class SiteMLP(Body):
         def sites(name: str, shape: tuple[int, ...]) -> _Sites:
             return _Sites(sum(readers[other].features for other in self.sharing[name]), space[name], shape, **options)
 
-        #: of a scalar, one variable of each shape stands for all that share its sites
+        #: for a scalar, one variable of each shape represents all variables that share its sites
         self.terms = [name for name, others in self.sharing.items() if name == others[0]]
         self.predictors = nn.ModuleList(
             sites(name, shape)
@@ -125,7 +125,7 @@ class _Sites(nn.Module):
         self.sites, self.site_width = math.prod(shape[:axes]), site_width
         self.own = nn.Linear(features, site_width, bias=False)
         self.others = nn.Linear(width, self.sites * site_width)
-        with torch.no_grad():  # sites are told apart from the beginning, and see each other little
+        with torch.no_grad():  # initially, sites are distinct and coupled weakly
             self.others.weight.mul_(0.1)
             self.others.bias.normal_()
         self.times = nn.ModuleList(nn.Linear(TIME_FEATURES, 2 * site_width) for _ in range(depth))
@@ -143,7 +143,7 @@ class _Sites(nn.Module):
 
 
 class _Scalar(nn.Module):
-    """A number read off all sites together, and one off each, summed."""
+    """The sum of one number from all sites together and one number from each site."""
 
     def __init__(self, whole: nn.Module, terms: Iterable[_Sites]) -> None:
         super().__init__()

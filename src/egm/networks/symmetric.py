@@ -4,7 +4,7 @@ With n symbols, g_k x = x + k mod n at every site of every Categorical variable 
 
     F(x, t) = 1/n Σ_k g_k⁻¹ f(g_k x, t),        so that        F(g x, t) = g F(x, t)        for every network f:
 
-g_k⁻¹ takes a table over symbols back, (g_k⁻¹ l)(y) = l(y + k mod n), and leaves means, log-rates and scalars alone. A
+g_k⁻¹ relabels a table over symbols, (g_k⁻¹ l)(y) = l(y + k mod n), and leaves means, log-rates and scalars alone. A
 sampler with such logits draws x and g x with the same probability, so it cannot prefer one ordered phase to another.
 
 For two symbols the shifts are the spin flip. For n > 2 an energy may be unchanged by all n! permutations; the n shifts
@@ -23,7 +23,7 @@ from egm.spaces import Space, State
 
 SPIN_FLIP, SHIFT, PERMUTATION = "spin-flip", "symbol-shift", "symbol-permutation"
 RELABELLINGS = (SPIN_FLIP, SHIFT, PERMUTATION)
-"""The declared symmetries that are built in here; others (translations, rotations) belong to the bodies."""
+"""The declared symmetries that are built in here; the bodies have the others (translations, rotations)."""
 
 
 class Symmetrised(nn.Module):
@@ -31,7 +31,7 @@ class Symmetrised(nn.Module):
 
     Args:
         network: a body, or any module with its `forward` and the attribute `space`. Every Categorical variable must
-            have the same number of symbols at all of its sites, since the shifts act on all of them at once.
+            have the same number of symbols at all of its sites, since the shifts act on all variables at once.
         symmetries: declared names, one or more of `RELABELLINGS`. "spin-flip" is for two symbols; all permutations of
             more than two are served by, and recorded as, "symbol-shift".
 
@@ -47,19 +47,19 @@ class Symmetrised(nn.Module):
         if isinstance(symmetries, str) or not symmetries or any(name not in RELABELLINGS for name in symmetries):
             raise ValueError(
                 f"symmetries must be a tuple with names among {list(RELABELLINGS)}, got {symmetries!r}; `symmetrise`"
-                " picks those out of all that a target declares"
+                " selects them from the symmetries that a target declares"
             )
         if not isinstance(space := getattr(network, "space", None), Space):
             raise TypeError(
-                f"{type(network).__name__} must have the attribute `space`, the egm.Space of its states, which says"
-                f" what its symbols are; got {space!r}"
+                f"{type(network).__name__} must have the attribute `space`, the egm.Space of its states, which"
+                f" defines its symbols; got {space!r}"
             )
         counts = {name: variable.n for name, variable in space.categorical.items()}
         n = next(iter(counts.values()), None)
         if not isinstance(n, int) or len(set(counts.values())) != 1:
             raise ValueError(
                 f"{list(symmetries)} relabels the symbols of all Categorical variables at once, so they must have one"
-                f" number of symbols at every site; got n = {counts}; build the symmetry into a network of your own"
+                f" number of symbols at every site; got n = {counts}; build the symmetry into your own network"
             )
         if SPIN_FLIP in symmetries and n != 2:
             raise ValueError(f"'{SPIN_FLIP}' exchanges two symbols, but there are {n}; declare '{SHIFT}'")
@@ -69,11 +69,11 @@ class Symmetrised(nn.Module):
 
     @property
     def outputs(self) -> dict[str, tuple[int, ...]]:
-        """Trailing shapes of the outputs, which are the network's."""
+        """Trailing shapes of the outputs of the network."""
         return cast(dict[str, tuple[int, ...]], self.network.outputs)
 
     def forward(self, state: State, t: Tensor) -> State:
-        """F(x_t, t): logits that are relabelled with the state, and everything else invariant."""
+        """Returns F(x_t, t): logits are relabelled with the state, and all other outputs are invariant."""
         # the new axis comes first, where t broadcasts over it
         stacked = {
             name: shifted(x, self.n) if name in self.space.categorical else x.expand(self.n, *x.shape)
@@ -88,7 +88,7 @@ class Symmetrised(nn.Module):
 
 
 def symmetrise(body: nn.Module, target_symmetries: Sequence[str]) -> nn.Module:
-    """The body with the relabellings among a target's `symmetries` built in; the body itself if there is none.
+    """Returns the body with the relabellings among a target's `symmetries` built in; the body itself if there is none.
 
     >>> from egm.networks.mlp import MLP
     >>> from egm.targets import Ising
@@ -101,7 +101,7 @@ def symmetrise(body: nn.Module, target_symmetries: Sequence[str]) -> nn.Module:
 
 
 def shifted(x: Tensor, n: int) -> Tensor:
-    """All shifts g_k x of symbols x [...], [n, ...] in their dtype; the mask symbol n stays.
+    """Returns all shifts g_k x of symbols x [...], [n, ...] in their dtype; the mask symbol n stays.
 
     >>> shifted(torch.tensor([0, 1, 2, 3]), 3).tolist()
     [[0, 1, 2, 3], [1, 2, 0, 3], [2, 0, 1, 3]]

@@ -1,8 +1,8 @@
-"""What a path is: for one variable, backward kernels p_{t|r}(x_t | x_r) for 0 ≤ t < r ≤ 1 that compose,
+"""Base class of paths: for one variable, backward kernels p_{t|r}(x_t | x_r), 0 ≤ t < r ≤ 1, that compose,
 
     p_{t|q}(x_t | x_q) = ∫ p_{t|r}(x_t | x_r) p_{r|q}(x_r | x_q) dx_r        (Chapman–Kolmogorov),
 
-together with two proposals that importance sampling may draw from, with p^ref_r the reference law carried to r:
+and two proposals for importance sampling, with p^ref_r the law of x_r if x_1 follows the reference law:
 
     flat        q_{r|t}(x_r | x_t) = p_{t|r}(x_t | x_r) / Z_{r|t}(x_t)
     reference   q^ref_{r|t}(x_r | x_t) = p_{t|r}(x_t | x_r) p^ref_r(x_r) / p^ref_t(x_t)
@@ -30,14 +30,14 @@ V = TypeVar("V", Real, Categorical)
 
 
 class Path(ABC, Generic[V]):
-    """Backward kernels of one variable.
+    """The path of one variable: its backward kernels and proposals.
 
     Attributes:
         earliest: the first time at which the prior has a density; simulations begin there or later.
         singular_at_start: whether flat proposals, velocities or rates diverge at t = 0, so that training and
             simulations begin a little later by default.
-        reveals: whether sites hide behind the mask symbol and are revealed one by one, each at a time τ with
-            P(τ ≤ t) = κ_t; then it is a `DiscretePath`.
+        reveals: whether sites are masked and revealed one by one, each at a time τ with P(τ ≤ t) = κ_t; such a path
+            is a `DiscretePath`.
     """
 
     variable: V
@@ -47,7 +47,7 @@ class Path(ABC, Generic[V]):
 
     @abstractmethod
     def sample(self, x_r: Tensor, t: Time, r: Time = 1.0, *, generator: torch.Generator | None = None) -> Tensor:
-        """Draw x_t ~ p_{t|r}(· | x_r)."""
+        """Draws x_t ~ p_{t|r}(· | x_r)."""
 
     @abstractmethod
     def log_prob(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> Tensor:
@@ -55,9 +55,9 @@ class Path(ABC, Generic[V]):
 
     @abstractmethod
     def proposer(self, x_t: Tensor, t: Time, r: Time = 1.0, *, law: Proposal = "flat") -> Draw:
-        """What draws `count` proposals x_r, [count, ..., *latent_shape], again and again: draw(count, generator).
+        """Returns a function draw(count, generator) of `count` proposals x_r, [count, ..., *latent_shape].
 
-        They follow q_{r|t}(· | x_t), or q^ref_{r|t}(· | x_t): the law of x_r given x_t where x_1 ~ p_ref.
+        They follow q_{r|t}(· | x_t), or q^ref_{r|t}(· | x_t), the law of x_r given x_t if x_1 ~ p_ref.
         """
 
     @abstractmethod
@@ -66,11 +66,14 @@ class Path(ABC, Generic[V]):
 
     @abstractmethod
     def average(self, x_r: Tensor, weights: Tensor) -> Tensor:
-        """Weighted sum over end points [K, ..., *shape], weights [K, ...]: of values (reals) or one-hots (symbols)."""
+        """Returns the sum of end points [K, ..., *shape] (symbols: of their one-hots) with weights [K, ...]."""
 
     @abstractmethod
     def denoised(self, x_t: Tensor, average: Tensor, t: Time, r: Time = 1.0) -> Tensor:
-        """The denoiser, E[x_1 | x_t] or the table p(x_1 | x_t), from the same at time r; linear in `average`."""
+        """Returns the denoiser, E[x_1 | x_t] or the table p(x_1 | x_t), which is linear in `average`.
+
+        `average` is E[x_r | x_t] or the table of x_r given x_t.
+        """
 
     @abstractmethod
     def prior_log_prob(self, x_t: Tensor, t: Time = 0.0) -> Tensor:
@@ -85,18 +88,18 @@ class Path(ABC, Generic[V]):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> Tensor:
-        """Draw from ∫ p_{t|1}(· | x_1) p_ref(x_1) dx_1, the law a simulation that begins at t starts from."""
+        """Draws from ∫ p_{t|1}(· | x_1) p_ref(x_1) dx_1, the initial law of a simulation that begins at t."""
         x_1 = reference_draw(self.variable, batch, generator=generator, dtype=dtype, device=device)
         return self.sample(x_1, t, generator=generator)
 
     def batch_shape(self, x: Tensor) -> torch.Size:
-        """Leading shape of a value of this path's variable."""
+        """Returns the leading shape of a value of this path's variable."""
         return x.shape[: x.ndim - len(self.variable.latent_shape)]
 
     def over_sites(self, t: Time, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """t as a float tensor that broadcasts against x: one trailing axis for each axis of a value.
+        """Returns t as a float tensor that broadcasts against x: one trailing axis for each axis of a value.
 
-        Numbers are put on x's device, tensors have to be there. Unless given, the dtype is that of x, or of t where x
+        Numbers are put on x's device; tensors must already be there. The default dtype is that of x, or of t if x
         holds symbols.
         """
         dtype = dtype or _time_dtype(x, t)
@@ -105,12 +108,12 @@ class Path(ABC, Generic[V]):
         return t.reshape((*t.shape, *(1,) * len(self.variable.latent_shape)))
 
     def times(self, t: Time, r: Time, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Both times as `over_sites` gives them, in one dtype: that of x, t or r, the first that has one."""
+        """Returns `over_sites` of both times, in the dtype of the first floating-point tensor among x, t and r."""
         dtype = _time_dtype(x, t, r)
         return self.over_sites(t, x, dtype), self.over_sites(r, x, dtype)
 
     def over_batch(self, t: Time, x: Tensor) -> Tensor:
-        """t as a float tensor that broadcasts against the batch of x."""
+        """Returns t as a float tensor that broadcasts against the batch of x."""
         t = self.over_sites(t, x)
         return t.reshape(t.shape[: t.ndim - len(self.variable.latent_shape)])
 

@@ -1,9 +1,9 @@
-"""Counts of symbols as Triton kernels, for GPUs: end points are read once, as they are.
+"""Triton kernels that count symbols; they read end points once, without conversion.
 
     table[b, s, y] = Σ_k w[k, b] δ(x[k, b, s] = y)      and      number[p] = Σ_s δ(x[p, s] = y)
 
-torch would write a tensor of the size of all end points for each symbol. A program of the first sums some of the k for
-one state b and one tile of its sites; the partial sums are added in a fixed order.
+torch would write a tensor of the size of all end points for each symbol. One program of the first kernel sums over some
+of the k for one state b and one tile of its sites; the partial sums are added in a fixed order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 LARGEST_TILE = 128
-ENTRIES = 4096  # of the sums that one program keeps
+ENTRIES = 4096  # largest number of sums in one program
 PROGRAMS = 2048  # enough to fill a GPU
 
 
@@ -25,7 +25,7 @@ def _count(
     x_ptr, w_ptr, out_ptr, K, B, S,
     SHARE: tl.constexpr, SYMBOLS: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """SHARE of the k, a multiple of ROWS, are one program's."""
+    """Sums over SHARE of the k, a multiple of ROWS, in one program."""
     b, tile, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     s, y = tile * TILE + tl.arange(0, TILE), tl.arange(0, PADDED)
     total = tl.zeros([PADDED, ROWS, TILE], w_ptr.dtype.element_ty)
@@ -41,7 +41,7 @@ def _count(
 
 
 def count(x: Tensor, w: Tensor, symbols: int) -> Tensor:
-    """The table [B, S, symbols] of end points x [K, B, S], integers, with weights w [K, B]."""
+    """Returns the table [B, S, symbols] of end points x [K, B, S], integers, with weights w [K, B]."""
     K, B, S = x.shape
     tile = min(LARGEST_TILE, 1 << (S - 1).bit_length())
     tiles = -(-S // tile)  # rounded up, here and below
@@ -60,7 +60,7 @@ def count(x: Tensor, w: Tensor, symbols: int) -> Tensor:
 def _occurrences(
     x_ptr, out_ptr, P, S, SYMBOL: tl.constexpr, TILES: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr
 ):
-    """ROWS states are one program's."""
+    """Counts the symbol in ROWS states in one program."""
     p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     number = tl.zeros([ROWS, TILE], tl.int32)
     for tile in range(TILES):
@@ -72,7 +72,7 @@ def _occurrences(
 
 
 def occurrences(x: Tensor, symbol: int) -> Tensor:
-    """At how many sites each state of x [P, S], integers, holds a symbol: int32 [P]."""
+    """Returns the number of sites at which each state of x [P, S], integers, holds a symbol: int32 [P]."""
     P, S = x.shape
     tile = min(LARGEST_TILE, 1 << (S - 1).bit_length())
     rows = max(1, 2048 // tile)

@@ -2,9 +2,9 @@
 
     Masked    p_{t|r} = ρ δ_{x_r} + (1−ρ) δ_M
               rate κ̇_t/(κ_r−κ_t) (δ_{x_r}(y) − δ_{x_t}(y))
-              proposal: a revealed site stays, Z = ρ; a masked one takes weight 1−ρ for each symbol and 1 for M,
+              proposal: a revealed site stays, Z = ρ; a masked site has weight 1−ρ for each symbol and 1 for M,
               Z = 1 + N(1−ρ); at r = 1, where no site is masked, uniform symbols, Z = N(1−κ_t)
-    Uniform   p_{t|r} = ρ δ_{x_r} + (1−ρ)/N,   proposal the same kernel, Z = 1
+    Uniform   p_{t|r} = ρ δ_{x_r} + (1−ρ)/N,   proposal: the same kernel, Z = 1
               rate by time reversal, y ≠ x:  κ̇_t/(N κ_t) · p_{t|r}(y | x_r) / p_{t|r}(x | x_r)
 
 Rates and bridges are linear in the law of the end point, so both take a *table* of probabilities over symbols: one-hot
@@ -28,11 +28,11 @@ from egm.util.triton import attempt
 COUNTING_KERNELS = "egm.paths.counting_kernels"
 PROPOSAL_KERNELS = "egm.paths.proposal_kernels"
 REVEAL_KERNELS = "egm.paths.reveal_kernels"
-MOST_SYMBOLS = 16  # that a kernel counts, or looks through
+MOST_SYMBOLS = 16  # largest number of symbols for the Triton kernels
 
 
 class DiscretePath(Path[Categorical]):
-    """Symbols under a schedule κ."""
+    """A path of symbols with a schedule κ."""
 
     def __init__(self, variable: Categorical, *, schedule: Schedule | None = None) -> None:
         if not isinstance(variable, Categorical):
@@ -49,15 +49,15 @@ class DiscretePath(Path[Categorical]):
     @property
     @abstractmethod
     def alphabet(self) -> int:
-        """Number of symbols a running path may hold: n, plus one for the mask."""
+        """Number of symbols that x_t may hold: n, plus one if the path has a mask."""
 
     @abstractmethod
     def active(self, x_t: Tensor) -> Tensor:
-        """Which sites may still change before t = 1, bool of x_t's shape."""
+        """Returns which sites may still change before t = 1, bool of x_t's shape."""
 
     @abstractmethod
     def rates(self, x_t: Tensor, table: Tensor, t: Time, r: Time = 1.0) -> Tensor:
-        """Rates of jumping from x_t to each data symbol y, [..., *shape, n], zero at y = x_t.
+        """Returns the rates of jumps from x_t to each data symbol y, [..., *shape, n], zero at y = x_t.
 
         `table` [..., *shape, ≥ n] holds the probabilities of x_r given x_t; entries past the data symbols are ignored.
         """
@@ -79,8 +79,8 @@ class DiscretePath(Path[Categorical]):
         return torch.stack([(weights * (x_r == y)).sum(0) for y in range(self.alphabet)], -1)
 
     def one_hot(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """The table of a known end point, [..., *shape, alphabet]."""
-        # torch's one_hot looks at the values, and a GPU would wait for that
+        """Returns the table of a known end point, [..., *shape, alphabet]."""
+        # torch's one_hot checks the values, for which the host would wait on a GPU
         symbols = torch.arange(self.alphabet, device=x.device)
         return (x[..., None] == symbols).to(dtype or torch.get_default_dtype())
 
@@ -94,11 +94,11 @@ class DiscretePath(Path[Categorical]):
         return (kappa_r - self.kappa(t)) / kappa_r
 
     def sum_sites(self, values: Tensor) -> Tensor:
-        """Sum over the axes of one value, leaving [...]."""
+        """Sums over the axes of one value, leaving [...]."""
         return values.flatten(values.ndim - len(self.variable.shape)).sum(-1) if self.variable.shape else values
 
     def occurrences(self, x: Tensor, symbol: int) -> Tensor:
-        """At how many sites x holds a symbol, [...]."""
+        """Returns the number of sites at which x holds a symbol, [...]."""
         if x.is_cuda and x.dtype == torch.uint8:
             flat = x.reshape(-1, self.variable.sites)
             found = attempt(COUNTING_KERNELS, x, lambda kernels: kernels.occurrences(flat, symbol))
@@ -109,9 +109,9 @@ class DiscretePath(Path[Categorical]):
     def _renewed(
         self, x: Tensor, stay: Tensor | None, count: int, generator: torch.Generator | None, *, only: int | None = None
     ) -> Tensor:
-        """`count` times x with uniform symbols at all sites, or at those that hold the symbol `only`.
+        """Returns `count` copies of x with uniform symbols at all sites, or at sites that hold the symbol `only`.
 
-        With the probability `stay`, which broadcasts against x, a site stays as it is.
+        With the probability `stay`, which broadcasts against x, a site keeps its symbol.
         """
         batch = self.batch_shape(x)
         if x.is_cuda and x.dtype == torch.uint8 and isinstance(n := self.variable.n, int):
@@ -128,7 +128,7 @@ class DiscretePath(Path[Categorical]):
         return symbols if only is None else torch.where(x == only, symbols, x)
 
     def _uniform(self, batch: Sequence[int], x: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Uniform symbols in the dtype of x."""
+        """Draws uniform symbols in the dtype of x."""
         return self.variable.uniform(batch, generator=generator, device=x.device, dtype=x.dtype)
 
 
@@ -154,14 +154,14 @@ class Masked(DiscretePath):
         return self.sum_sites(torch.where(x_t == x_r, same, changed))
 
     def proposer(self, x_t: Tensor, t: Time, r: Time = 1.0, *, law: Proposal = "flat") -> Draw:
-        """Masked sites become uniform, or stay masked: by the reference law with probability (1 − κ_r)/(1 − κ_t)."""
+        """Masked sites become uniform or stay masked (reference law: with probability (1 − κ_r)/(1 − κ_t))."""
         if law == "flat":
             mask_weight, total = self._proposal_weights(x_t, t, r)
             hidden = mask_weight / total
         else:
             kappa_t, kappa_r = map(self.kappa, self.times(t, r, x_t))
             hidden = (1 - kappa_r) / (1 - kappa_t)
-        stay = None if not isinstance(r, Tensor) and r == 1 else hidden  # at r = 1 nothing stays hidden
+        stay = None if not isinstance(r, Tensor) and r == 1 else hidden  # at r = 1 no site stays masked
         return lambda count, generator: self._renewed(x_t, stay, count, generator, only=self.variable.mask)
 
     def log_normaliser(self, x_t: Tensor, t: Time, r: Time = 1.0) -> Tensor:
@@ -170,7 +170,7 @@ class Masked(DiscretePath):
         return self.sum_sites(torch.where(x_t == self.variable.mask, torch.log(total), torch.log(rho)))
 
     def _proposal_weights(self, x_t: Tensor, t: Time, r: Time) -> tuple[Tensor, Tensor]:
-        """Weight of M and total weight at a masked site; at r = 1 the mask is no longer a state."""
+        """Returns the weight of M and the total weight at a masked site; at r = 1 the weight of M is zero."""
         t, r = self.times(t, r, x_t)
         mask_weight = (r < 1).to(r.dtype)
         return mask_weight, mask_weight + self.variable.counts(x_t) * self.lose(t, r)
@@ -184,7 +184,7 @@ class Masked(DiscretePath):
         return self.schedule.derivative(ts) / (self.kappa(rs) - self.kappa(ts))
 
     def chance(self, x_t: Tensor, t: Time, r: Time) -> Tensor:
-        """The probability (κ_r − κ_t)/(1 − κ_t) that a masked site is revealed until r; broadcasts against x_t."""
+        """The probability (κ_r − κ_t)/(1 − κ_t) that a masked site is revealed by time r; broadcasts against x_t."""
         kappa_t, kappa_r = map(self.kappa, self.times(t, r, x_t))
         return (kappa_r - kappa_t) / (1 - kappa_t)
 
@@ -193,9 +193,9 @@ class Masked(DiscretePath):
         return (speed * (x_t == self.variable.mask))[..., None] * table[..., : self.variable.size]
 
     def revealed(self, x_t: Tensor, table: Tensor, p: Tensor, generator: torch.Generator | None) -> Tensor | None:
-        """Masked sites revealed with probability p, as symbols of their tables, by a kernel; None where none serves.
+        """Reveals masked sites with probability p, as symbols of their tables, by a Triton kernel; None without one.
 
-        A table sums to one. p broadcasts against x_t and is the same at all sites of a state; above one it is certain.
+        A table sums to one. p broadcasts against x_t and is the same at all sites of a state; p ≥ 1 reveals all sites.
         """
         n, p = self.variable.size, p.float()
         table = table[..., :n]
@@ -213,7 +213,7 @@ class Masked(DiscretePath):
     def bridge(self, x_t: Tensor, table: Tensor, t: Time, r: Time) -> Tensor:
         reveal = self.chance(x_t, t, r)[..., None]
         symbols = reveal * table[..., : self.variable.size]
-        # 1 − reveal, not 1 − the sum of symbols: a table that sums to 1 − 1e-7 must not leave a mask behind at r = 1
+        # 1 − reveal, not 1 − the sum of symbols: a table that sums to 1 − 1e-7 must not leave a mask at r = 1
         masked = torch.cat([symbols, (1 - reveal).expand(*symbols.shape[:-1], 1)], dim=-1)
         return torch.where((x_t == self.variable.mask)[..., None], masked, self.one_hot(x_t, table.dtype))
 
@@ -250,7 +250,7 @@ class Uniform(DiscretePath):
         return self.sum_sites(torch.log(torch.where(x_t == x_r, self.keep(*times) + elsewhere, elsewhere)))
 
     def proposer(self, x_t: Tensor, t: Time, r: Time = 1.0, *, law: Proposal = "flat") -> Draw:
-        """The kernel is symmetric: proposing x_r is noising x_t; the reference law is uniform and changes nothing."""
+        """The kernel is symmetric and the reference law is uniform, so both proposals are the noising of x_t."""
         rho = self.keep(*self.times(t, r, x_t))
         return lambda count, generator: self._renewed(x_t, rho, count, generator)
 

@@ -5,7 +5,7 @@
     u_{t|r}   = (α̇_t/α_r) x_r + ½ (d/dt log s²) (x_t − a x_r)
     p_{r|1,t} = N(A x_t + B x_1, V I),   A = a σ_r²/σ_t²,  B = α_r s²/σ_t²,  V = σ_r² s²/σ_t²
 
-A schedule is given by four functions, in forms that do not cancel as t → r; since σ_1 = 0, σ_t² is s² at r = 1.
+Four functions define the schedule, in forms that do not cancel as t → r; since σ_1 = 0, σ_t² is s² at r = 1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HALF_PI = math.pi / 2
 
 
 class GaussianPath(Path[Real]):
-    """The Gaussian family; subclasses give the schedule."""
+    """A Gaussian path; subclasses define the schedule."""
 
     def __init__(self, variable: Real) -> None:
         if not isinstance(variable, Real):
@@ -64,10 +64,10 @@ class GaussianPath(Path[Real]):
         return lambda count, generator: mean + std * self._noise_like(x_t, (count,), generator)
 
     def proposal_law(self, x_t: Tensor, t: Time, r: Time, *, law: Proposal) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of what `proposer` draws.
+        """Returns mean and standard deviation of the proposals that `proposer` draws.
 
-        N(x_t/a, (s/a)² I), or by the reference law N(a (v_r/v_t) x_t, (v_r/v_t) s² I); v = α² + σ² is the variance that
-        the reference law has on the path.
+        The flat law is N(x_t/a, (s/a)² I), the reference law is N(a (v_r/v_t) x_t, (v_r/v_t) s² I); v = α² + σ² is the
+        variance of the reference law on the path.
         """
         t, r = self.times(t, r, x_t)
         a, variance = self.alpha(t) / self.alpha(r), self.variance(t, r)
@@ -91,16 +91,16 @@ class GaussianPath(Path[Real]):
         batch = (*count, *self.batch_shape(x))
         return self.variable.noise(batch, generator=generator, dtype=x.dtype, device=x.device)
 
-    # ------------------------------------------------------------------ what processes are made of
+    # ------------------------------------------------------------------ terms of processes
 
     def velocity(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> Tensor:
-        """u_{t|r}(x_t | x_r), affine in x_r: with E[x_r | x_t] in its place it is the marginal velocity."""
+        """u_{t|r}(x_t | x_r), affine in x_r: at x_r = E[x_r | x_t] it is the marginal velocity."""
         t, r = self.times(t, r, x_t)
         a = self.alpha(t) / self.alpha(r)
         return self.alpha_dot(t) / self.alpha(r) * x_r + 0.5 * self.log_variance_dot(t, r) * (x_t - a * x_r)
 
     def score(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> Tensor:
-        """∇ log p_{t|r}(x_t | x_r), affine in x_r as well."""
+        """∇ log p_{t|r}(x_t | x_r), affine in x_r."""
         t, r = self.times(t, r, x_t)
         return (self.alpha(t) / self.alpha(r) * x_r - x_t) / self.variance(t, r)
 
@@ -109,12 +109,12 @@ class GaussianPath(Path[Real]):
         return self.variance(t) * (2 * self.alpha_dot(t) / self.alpha(t) - self.log_variance_dot(t))
 
     def bridge(self, x_t: Tensor, x_1: Tensor, t: Time, r: Time) -> tuple[Tensor, Tensor, Tensor]:
-        """p_{r|1,t}(x_r | x_1, x_t) = N(A x_t + B x_1, V I): its mean, V and B (the last two broadcast over sites)."""
+        """Returns mean, V and B of p_{r|1,t}(x_r | x_1, x_t) = N(A x_t + B x_1, V I); V and B broadcast over sites."""
         a, b, variance = self._bridge_coefficients(*self.times(t, r, x_t))
         return a * x_t + b * x_1, variance, b
 
     def _bridge_coefficients(self, t: Tensor, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A, B and V."""
+        """Returns A, B and V."""
         sigma2_t, sigma2_r, s2 = self.variance(t), self.variance(r), self.variance(t, r)
         a = self.alpha(t) / self.alpha(r)
         return a * sigma2_r / sigma2_t, self.alpha(r) * s2 / sigma2_t, sigma2_r * s2 / sigma2_t
@@ -131,7 +131,10 @@ class GaussianPath(Path[Real]):
         return (average - a * x_t) / b
 
     def denoised_by_score(self, x_t: Tensor, average: Tensor, t: Time, r: Time = 1.0) -> Tensor:
-        """E[x_1 | x_t] = (x_t + σ_t² ∇ log p_t(x_t))/α_t, from the average E[∇ log p_r(x_r) | x_t] (α_r/α_t of it)."""
+        """E[x_1 | x_t] = (x_t + σ_t² ∇ log p_t(x_t))/α_t with ∇ log p_t(x_t) = (α_r/α_t)·average.
+
+        `average` is E[∇ log p_r(x_r) | x_t].
+        """
         t, r = self.times(t, r, x_t)
         alpha = self.alpha(t)
         return (x_t + self.variance(t) * self.alpha(r) / alpha * average) / alpha
@@ -182,7 +185,7 @@ class VE(GaussianPath):
 class Foellmer(GaussianPath):
     """Brownian motion from the origin: α_t = t, σ_t² = t(1 − t). Its diffusion is g² = 1 at all times.
 
-    At t = 0 every path is at the origin: simulations begin a little later, from N(0, t).
+    At t = 0 every path is at the origin, so simulations begin a little later, from N(0, t).
     """
 
     earliest = 0.01

@@ -1,4 +1,4 @@
-"""The product path of a space: variables are noised independently at one common time, so logs add."""
+"""The product path of a space: variables are noised independently at one common time, so log-densities add."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AnyPath: TypeAlias = Path[Real] | Path[Categorical]
 
 
 class ProductPath:
-    """One path for each variable of a space, CondOT (Real) and Masked (Categorical) where none is given.
+    """The product of one path for each variable of a space, by default CondOT (Real) and Masked (Categorical).
 
     States are latent states (`Space.to_latent`).
 
@@ -65,7 +65,7 @@ class ProductPath:
         return len(self.revealing) == len(self.paths)
 
     def sample(self, x_r: State, t: Time, r: Time = 1.0, *, generator: torch.Generator | None = None) -> State:
-        """Draw x_t ~ p_{t|r}(· | x_r)."""
+        """Draws x_t ~ p_{t|r}(· | x_r)."""
         t, r = self._times(x_r, t, r)
         return {name: path.sample(x_r[name], t, r, generator=generator) for name, path in self.paths.items()}
 
@@ -77,9 +77,9 @@ class ProductPath:
     def proposer(
         self, x_t: State, t: Time, r: Time = 1.0, *, law: Proposal = "flat"
     ) -> Callable[[int, torch.Generator | None], State]:
-        """What draws `count` proposals x_r, as the first axis, again and again: draw(count, generator)."""
+        """Returns a function draw(count, generator) of `count` proposals x_r, stacked along the first axis."""
         if law not in get_args(Proposal):
-            raise ValueError(f"law is one of {get_args(Proposal)}, got {law!r}")
+            raise ValueError(f"law must be one of {get_args(Proposal)}, got {law!r}")
         t, r = self._times(x_t, t, r)
         draws = {name: path.proposer(x_t[name], t, r, law=law) for name, path in self.paths.items()}
         return lambda count, generator: {name: draw(count, generator) for name, draw in draws.items()}
@@ -90,7 +90,7 @@ class ProductPath:
         return _add(path.log_normaliser(x_t[name], t, r) for name, path in self.paths.items())
 
     def _times(self, state: State, t: Time, r: Time) -> tuple[Time, Time]:
-        """Numbers as tensors of the real variables' dtype, so that symbols are no less precise than reals."""
+        """Returns numbers as tensors of the real variables' dtype, so that symbols get the precision of reals."""
         reals = [state[name] for name in self.space.real]
         if not reals:
             return t, r
@@ -106,7 +106,7 @@ class ProductPath:
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> State:
-        """Draw the state a simulation that begins at t starts from."""
+        """Draws the initial state of a simulation that begins at t."""
         return {
             name: path.prior_sample(batch, t, generator=generator, dtype=dtype, device=device)
             for name, path in self.paths.items()

@@ -1,8 +1,8 @@
-"""Proposals of symbols as a Triton kernel, for GPUs: nothing but the proposals themselves is written.
+"""A Triton kernel that draws proposals of symbols; it writes only the proposals.
 
-The random numbers are those of Philox, a counter-based generator: its key is drawn by torch's, its counters are the
-site and the number of the proposal. (torch would write uniform symbols, uniform numbers and a choice of the two.) A
-call of Philox gives four words of 32 bits: four symbols, or two with a word each that decides whether to stay.
+Random numbers come from Philox, a counter-based generator: torch's generator draws the key, and the counters are the
+site and a group of proposals. (torch would write uniform symbols, uniform numbers and their combination.) One call of
+Philox returns four words of 32 bits: four symbols, or two symbols and two words that decide whether a site stays.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TILE, GROUPS = 1024, 4
 
 @triton.jit
 def _put(out_ptr, row, count, site, SITES, changes, old, word, N: tl.constexpr):
-    """One proposal of some sites: a uniform symbol from a word where they change."""
+    """Writes one proposal at some sites: a uniform symbol from `word` where `changes`, else the old symbol."""
     new = tl.umulhi(word, tl.full(word.shape, N, tl.uint32)).to(tl.uint8)
     inside = (site < SITES) & (row < count)
     tl.store(out_ptr + row.to(tl.int64) * SITES + site, tl.where(changes, new, old), mask=inside)
@@ -27,7 +27,7 @@ def _put(out_ptr, row, count, site, SITES, changes, old, word, N: tl.constexpr):
 
 @triton.jit
 def uniform(word):
-    """A number in [0, 1), of 24 bits."""
+    """Returns a number in [0, 1) from 24 bits of a word."""
     return (word >> 8).to(tl.float32) * 5.9604644775390625e-08
 
 
@@ -36,7 +36,7 @@ def _renewed(
     x_ptr, stay_ptr, key_ptr, out_ptr, count, SITES, S,
     N: tl.constexpr, ONLY: tl.constexpr, STAYS: tl.constexpr, GROUPS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """A tile of the sites of all states, in some of the proposals."""
+    """Draws some of the proposals for a tile of the sites of all states."""
     tiles = tl.cdiv(SITES, TILE)
     site = tl.program_id(0) % tiles * TILE + tl.arange(0, TILE)
     x = tl.load(x_ptr + site, mask=site < SITES, other=0)
@@ -61,13 +61,13 @@ def _renewed(
 
 
 def renewed(x: Tensor, stay: Tensor | None, n: int, count: int, key: Tensor, only: int | None) -> Tensor:
-    """`count` times x [B, S], uint8, with uniform symbols of n at all sites, or at those that hold `only`.
+    """Returns `count` copies of x [B, S], uint8, with uniform symbols of n at all sites, or at sites that hold `only`.
 
-    With the probability stay [B] a site stays as it is. The key [1], int64, decides the random numbers.
+    With the probability stay [B] a site keeps its symbol. The key [1], int64, determines the random numbers.
     """
     sites = x.numel()
     out = torch.empty(count, *x.shape, dtype=x.dtype, device=x.device)
-    rows = GROUPS * (4 if stay is None else 2)  # of one program
+    rows = GROUPS * (4 if stay is None else 2)  # proposals per program
     sizes: Any = {
         "N": n,
         "ONLY": -1 if only is None else only,

@@ -1,8 +1,8 @@
-"""A step of masked symbols as a Triton kernel, for GPUs: nothing but the symbols is written.
+"""A Triton kernel for one step of masked symbols; it writes only the symbols.
 
-A masked site is revealed with the probability p of the step, and then holds a symbol by inversion of its table. torch
-would write the law of every site, its running sums and a dozen more tensors of that size. The random numbers are those
-of Philox, whose key is drawn by torch's generator and whose counter is the site.
+A masked site is revealed with the probability p of the step; its symbol is drawn by inversion of its table. torch would
+write the law of every site, its running sums and a dozen more tensors of that size. Random numbers come from Philox:
+torch's generator draws the key, and the counter is the site.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TILE = 256
 def _reveal(
     x_ptr, table_ptr, p_ptr, key_ptr, out_ptr, SITES, S, MASK, N: tl.constexpr, EACH: tl.constexpr, TILE: tl.constexpr
 ):
-    """A tile of the sites of all states."""
+    """Reveals masked sites in a tile of the sites of all states."""
     site = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = site < SITES
     x = tl.load(x_ptr + site, mask=inside, other=0)
@@ -43,14 +43,14 @@ def _reveal(
 
 
 def revealed(x: Tensor, table: Tensor, p: Tensor, mask: int, key: Tensor) -> Tensor:
-    """Symbols after a step from x [B, S], integers.
+    """Returns the symbols after a step from x [B, S], integers.
 
     Args:
         x: symbols, `mask` at masked sites.
         table: weights of the symbols at each site, float32 [B, S, n].
         p: probability of being revealed, float32 [B], or [1] for all states.
         mask: the mask symbol.
-        key: [1], int64; it decides the random numbers.
+        key: [1], int64; it determines the random numbers.
     """
     sites = x.numel()
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)

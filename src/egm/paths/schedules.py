@@ -12,10 +12,10 @@ from torch import Tensor
 
 @runtime_checkable
 class Schedule(Protocol):
-    """κ_t, its derivative and its inverse."""
+    """A schedule: κ_t, its derivative and its inverse."""
 
     def __call__(self, t: Tensor) -> Tensor:
-        """κ_t, exactly one at t = 1: rounding must not leave a masked site behind."""
+        """κ_t, exactly one at t = 1, so that rounding leaves no site masked."""
         ...
 
     def derivative(self, t: Tensor) -> Tensor:

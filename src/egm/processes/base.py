@@ -1,14 +1,14 @@
-"""What a process is: a Markov process that follows one variable's path, given by its generator. On real variables
+"""Processes: Markov processes that follow one variable's path, each defined by its generator L. On real variables
 
     L f(x) = drift·∇f(x) + ½ g² Δf(x) + Σ_i ∫ (f(x with x_i = y) − f(x)) k_i(y | x) dy,
 
 and on symbols L f(x) = Σ_i Σ_y rate_i(y | x) (f(x with x_i = y) − f(x)). Generators are linear in their parameters, so
 averaging the *conditional* generators F_{t|r} over the law of the end point x_r given x_t gives the *marginal* one.
 
-Flow, diffusion and discrete jump depend on the end point through the denoiser alone (E[x_1 | x_t] for reals,
-p(x_1 | x_t) for symbols), the continuous jump through its kernel; that is the `prediction` a network makes. It is
-trained by a Bregman divergence D(estimate, prediction), which the mean of noisy estimates minimises; each kind of
-prediction has its own (`Process.loss`).
+The marginal generators of flow, diffusion and discrete jump depend on the denoiser alone (E[x_1 | x_t] for reals,
+p(x_1 | x_t) for symbols), that of the continuous jump on its averaged kernel; this is the `prediction` of a network. It
+is trained with a Bregman divergence D(estimate, prediction), whose minimiser is the mean of the noisy estimates; each
+kind of prediction has its own divergence (`Process.loss`).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ SymbolLoss: TypeAlias = Literal["cross-entropy", "squared"]
 
 @dataclass(frozen=True)
 class Loss:
-    """What `Process.loss` compares.
+    """Options of `Process.loss`.
 
     Attributes:
-        real: for means of real variables, the rescaled "denoiser" or the drift of the "generator".
-        symbols: for tables of symbols, "cross-entropy" or "squared".
-        clip: largest norm of what a mean is regressed on.
+        real: quantity compared for means of real variables: the rescaled "denoiser" or the drift of the "generator".
+        symbols: loss of tables of symbols, "cross-entropy" or "squared".
+        clip: largest norm of the regression target of a mean.
     """
 
     real: RealLoss = "denoiser"
@@ -54,8 +54,8 @@ class RealGenerator:
     Attributes:
         drift: [..., *shape].
         diffusion: g², broadcasts over `drift`.
-        kernel: rates of jumping, coordinate by coordinate, into each bin, [..., *shape, bins]; None for no jumps.
-        edges: the bins' edges, [bins + 1]; a jump lands uniformly inside its bin.
+        kernel: jump rate of each coordinate into each bin, [..., *shape, bins]; None for no jumps.
+        edges: edges of the bins, [bins + 1]; a jump lands uniformly inside its bin.
     """
 
     drift: Tensor
@@ -69,7 +69,7 @@ class RealGenerator:
 
     def __add__(self, other: RealGenerator) -> RealGenerator:
         if self.kernel is not None and other.kernel is not None:
-            raise ValueError("only one of the generators that are added may jump: each has bins of its own")
+            raise ValueError("only one of the added generators may have a jump kernel: each kernel has its own bins")
         kernel, edges = (other.kernel, other.edges) if self.kernel is None else (self.kernel, self.edges)
         return RealGenerator(self.drift + other.drift, self.diffusion + other.diffusion, kernel, edges)
 
@@ -79,12 +79,12 @@ class Process(ABC, Generic[G]):
 
     Attributes:
         path: the path it follows.
-        has_density: whether `log_step` exists.
-        deterministic: whether a step is a differentiable map without noise, and the generator a drift alone. Path
-            weights then take the determinant of the map, and the process is not run backwards.
-        widened: whether `step` and `log_step` take `error`, the variance of the prediction's error.
+        has_density: whether `log_step` is implemented.
+        deterministic: whether a step is a differentiable map without noise, and the generator is a drift alone. Path
+            weights then use the determinant of the map, and the process cannot be run backwards.
+        widened: whether `step` and `log_step` take `error`, the error variance of the prediction.
         predicts_mean: whether the prediction is the mean E[x_1 | x_t] of a real variable.
-        bootstraps: whether `conditional` knows r < 1, with F_{t|1} as its mean over x_r; EGM-BS needs that.
+        bootstraps: whether `conditional` supports r < 1, such that its mean over x_r is F_{t|1}; EGM-BS needs this.
     """
 
     path: Any
@@ -96,84 +96,77 @@ class Process(ABC, Generic[G]):
 
     @property
     def reveals(self) -> bool:
-        """Whether sites may be revealed one at a time, by the table that is predicted (first hitting)."""
+        """Whether sites may be revealed one at a time, with values drawn from the predicted table (first hitting)."""
         return False
 
     @property
     def expansion(self) -> int:
-        """How many numbers `average` makes at once of each number of an end point; memory is planned by it."""
+        """Numbers that `average` holds at once for each number of an end point; used to bound memory."""
         return 1
 
     @property
     @abstractmethod
     def output_shape(self) -> tuple[int, ...]:
-        """Trailing shape of what a network gives for this process."""
+        """Trailing shape of a network's output for this process."""
 
     @abstractmethod
     def link(self, output: Tensor) -> Tensor:
-        """The prediction from a network's output: means as they are, logits through softmax, log-rates through exp."""
+        """Returns the prediction from an output: means unchanged, logits through softmax, log-rates through exp."""
 
     @abstractmethod
     def conditional(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> G:
-        """F_{t|r}: the generator at x_t of the path p_{t|r}(· | x_r) towards a known end point."""
+        """Returns F_{t|r}, the generator at x_t of the path p_{t|r}(· | x_r) towards a known end point."""
 
     @abstractmethod
     def marginal(self, x_t: Tensor, prediction: Tensor, t: Time) -> G:
-        """F_t: the generator at x_t from a prediction (denoiser or kernel)."""
+        """Returns F_t, the generator at x_t from a prediction (denoiser or kernel)."""
 
     @abstractmethod
     def average(self, x_t: Tensor, x_r: Tensor, weights: Tensor, t: Time) -> Tensor:
-        """Weighted sum over the first axis of what the prediction averages, for end points [K, ...]."""
+        """Returns the weighted sum over end points [K, ...] of the quantity whose mean is the prediction."""
 
     @abstractmethod
     def prediction(self, x_t: Tensor, average: Tensor, t: Time, r: Time = 1.0) -> Tensor:
-        """The prediction (denoiser or kernel) from an average over end points at r with weights that sum to one."""
+        """Returns the prediction (denoiser or kernel) from an `average` over x_r with weights that sum to one."""
 
     @abstractmethod
     def step(
         self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """One simulation step from t to r with the prediction held fixed."""
+        """Draws x_r by one simulation step from t to r with the prediction held fixed."""
 
     def log_step(self, x_r: Tensor, x_t: Tensor, prediction: Tensor, t: Time, r: Time) -> Tensor:
-        """log K(x_r | x_t) of `step`, shape [...]; the batches of x_r and x_t broadcast."""
+        """Returns log K(x_r | x_t) of `step`, shape [...]; the batches of x_r and x_t broadcast."""
         raise NotImplementedError(f"the step of {type(self).__name__} has no density")
 
     @abstractmethod
     def euler(
         self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """One Euler step from t to r with the generator frozen at t."""
+        """Draws x_r by one Euler step from t to r with the generator frozen at t."""
 
     def tau_leap(
         self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """One step from t to r in which frozen rates act for the whole step; for reals this is the Euler step."""
+        """Draws x_r by one step in which frozen rates act for the whole step; for reals this is the Euler step."""
         return self.euler(x_t, prediction, t, r, generator=generator)
 
     def finite_at(self, t: Tensor) -> bool:
-        """Whether the generator is finite at t < 1 (a number on the host): elsewhere no Euler step can begin."""
+        """Returns whether the generator is finite at t < 1 (on the host); otherwise no Euler step can begin at t."""
         return True
 
     @abstractmethod
     def loss(
-        self,
-        x_t: Tensor,
-        t: Tensor,
-        estimate: Tensor,
-        output: Tensor,
-        *,
-        by: Loss = PLAIN,
-        sites: Tensor | None = None,
+        self, x_t: Tensor, t: Tensor, estimate: Tensor, output: Tensor, *, by: Loss = PLAIN, sites: Tensor | None = None
     ) -> Tensor:
-        """The regression loss of a network's output, [...]: it is least where the prediction is the mean estimate.
+        """Returns the regression loss of an output, [...]; its minimum is at the mean estimate.
 
         Args:
             x_t: states [..., *shape] at the times t.
             t: [...].
-            estimate: what the prediction is regressed on (`Estimate.prediction`).
-            output: what the network gives, before `link`.
-            by: what is compared; each process takes the options that concern its prediction.
+            estimate: regression target of the prediction (`Estimate.prediction`).
+            output: output of the network, before `link`.
+            by: options of the loss; each process uses the options of its kind of prediction.
             sites: weights [..., *shape] of the sites of a symbol, see `DiscreteJump.loss`.
         """
 
@@ -201,7 +194,7 @@ def euler_step(
     *,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """One Euler step of length h (broadcasting over x_t): drift, noise, then at most one jump a coordinate."""
+    """Draws one Euler step of length h (broadcast over x_t): drift, noise, then at most one jump per coordinate."""
     batch = x_t.shape[: x_t.ndim - len(variable.latent_shape)]
     noise = variable.noise(batch, generator=generator, dtype=x_t.dtype, device=x_t.device)
     x = x_t + h * parameters.drift + (h * parameters.diffusion).sqrt() * noise
@@ -215,7 +208,7 @@ def euler_step(
 
 
 def sample_table(table: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-    """Draw an index from each (unnormalised) table [..., n] by inversion; entries of weight zero are never drawn."""
+    """Draws an index from each (unnormalised) table [..., n] by inversion; entries of weight zero are never drawn."""
     cumulative = table.cumsum(-1)
     u = torch.rand(table.shape[:-1], generator=generator, dtype=table.dtype, device=table.device)
     # clamp: a table that sums to zero (no jump can happen) still yields a legal index

@@ -42,16 +42,9 @@ class DenoisingProcess(RealProcess):
         return self.path.denoised(x_t, average, t, r)
 
     def loss(
-        self,
-        x_t: Tensor,
-        t: Tensor,
-        estimate: Tensor,
-        output: Tensor,
-        *,
-        by: Loss = PLAIN,
-        sites: Tensor | None = None,
+        self, x_t: Tensor, t: Tensor, estimate: Tensor, output: Tensor, *, by: Loss = PLAIN, sites: Tensor | None = None
     ) -> Tensor:
-        """‖F̂ − F_θ‖²/d, [...]; the norm of F̂ is cut at `by.clip`."""
+        """Returns ‖F̂ − F_θ‖²/d, [...]; the norm of F̂ is clipped at `by.clip`."""
         variable = self.path.variable
         if by.real == "generator":
             expected, found = (self.marginal(x_t, x_1, t).drift for x_1 in (estimate, output))
@@ -75,9 +68,9 @@ class BridgingProcess(DenoisingProcess):
 
     @abstractmethod
     def bridge(self, x_t: Tensor, x_1: Tensor, t: Time, r: Time) -> tuple[Tensor, Tensor, Tensor]:
-        """The law of x_r given x_t, on the way to a known x_1: its mean, V and B (the last two broadcast over sites).
+        """Returns the mean, V and B of the law of x_r given x_t and a known x_1 (V and B broadcast over sites).
 
-        For x_t ~ p_{t|1}(· | x_1) it has to give x_r ~ p_{r|1}(· | x_1).
+        For x_t ~ p_{t|1}(· | x_1), the law must yield x_r ~ p_{r|1}(· | x_1).
         """
 
     def step(
@@ -90,9 +83,9 @@ class BridgingProcess(DenoisingProcess):
         error: Tensor | float = 0.0,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The bridge towards the denoised point, widened by the denoiser's error variance a coordinate.
+        """Draws from the bridge towards the denoised point, widened by the denoiser's error variance per coordinate.
 
-        `error` has the batch's shape, or also the variable's own axes where it differs between coordinates. With
+        `error` has the batch's shape, followed by the variable's axes if it differs between coordinates. With
         error = 0 the last step (r = 1) lands on the prediction and has no density.
         """
         mean, variance = self._moments(x_t, prediction, t, r, error)
@@ -104,7 +97,7 @@ class BridgingProcess(DenoisingProcess):
     def log_step(
         self, x_r: Tensor, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, error: Tensor | float = 0.0
     ) -> Tensor:
-        """log K(x_r | x_t) of `step`, shape [...]."""
+        """Returns log K(x_r | x_t) of `step`, shape [...]."""
         mean, variance = self._moments(x_t, prediction, t, r, error)
         return self.path.variable.diagonal_log_prob(x_r - mean, variance)
 
@@ -117,7 +110,7 @@ class BridgingProcess(DenoisingProcess):
 
 
 def rescaling(path: GaussianPath, x_t: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """m = α_t x_t/v_t and s = σ_t/√v_t of the rescaled denoiser F = (x̂_1 − m)/s."""
+    """Returns m = α_t x_t/v_t and s = σ_t/√v_t of the rescaled denoiser F = (x̂_1 − m)/s."""
     time = path.over_sites(t, x_t)
     alpha, variance = path.alpha(time), path.variance(time)
     total = alpha.square() + variance
@@ -125,6 +118,6 @@ def rescaling(path: GaussianPath, x_t: Tensor, t: Tensor) -> tuple[Tensor, Tenso
 
 
 def cut(x: Tensor, limit: float, variable: Real) -> Tensor:
-    """Values x of a variable, shortened along their direction where their norm is above the limit."""
+    """Returns values x of a variable with their norm clipped at the limit; directions are kept."""
     norm = x.square().sum(variable.axes, keepdim=True).sqrt() if variable.axes else x.abs()
     return x * (limit / norm.clamp(min=limit))

@@ -1,6 +1,6 @@
 """Diffusion: dx = (u_t + ½ g_t² ∇log p_t) dt + g_t dw, with g_t² = 2σ²(α̇/α − σ̇/σ).
 
-With this g its time reversal has the path's own kernels p_{t|r}. Where the posterior of x_1 has mean x̂_1 and variance
+With this g, the time reversal has the path's kernels p_{t|r}. Where the posterior of x_1 has mean x̂_1 and variance
 err in each coordinate, the step from t to r is, to second order, N(A x_t + B x̂_1, (V + B² err) I).
 """
 
@@ -23,7 +23,7 @@ class Diffusion(BridgingProcess):
         return RealGenerator(drift, g2)
 
     def bridge(self, x_t: Tensor, x_1: Tensor, t: Time, r: Time) -> tuple[Tensor, Tensor, Tensor]:
-        """That of the path, because its kernels p_{t|r} are those of the time reversal."""
+        """Returns the bridge of the path, because the time reversal has the kernels p_{t|r} of the path."""
         return self.path.bridge(x_t, x_1, t, r)
 
     def finite_at(self, t: Tensor) -> bool:

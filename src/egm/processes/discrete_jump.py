@@ -9,7 +9,7 @@ probability min(hλ, 1) (Euler) or 1 − e^{−hλ} (tau-leaping). Both agree wi
 
 The loss of tables is −Σ_y D̂(y) log D_θ(y) ("cross-entropy") or Σ_y (D̂(y) − D_θ(y))² ("squared"), averaged over the
 sites that the path may still change. A bootstrapped table D̂ need not sum to one: the cross-entropy is then weighted by
-its sum, which leaves the minimiser where it is and costs no variance where the sum is all that fluctuates.
+its sum, which keeps the minimiser and adds no variance if only the sum fluctuates.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class DiscreteJump(Process[Tensor]):
         return (*self.path.variable.shape, self.path.variable.size)
 
     def link(self, output: Tensor) -> Tensor:
-        if not isinstance(self.path.variable.n, int):  # elsewhere every symbol is legal at every site
+        if not isinstance(self.path.variable.n, int):  # for an int n, every symbol is legal at every site
             output = output.masked_fill(~self.path.variable.legal(output), -torch.inf)
         return torch.softmax(output, -1)
 
@@ -90,9 +90,9 @@ class DiscreteJump(Process[Tensor]):
         chance: Callable[[Masked, Tensor, Time, Time], Tensor],
         generator: torch.Generator | None,
     ) -> Tensor:
-        """Symbols by the table of a step; on a GPU those of a masked path by their chance of being revealed.
+        """Draws symbols from the table of a step; on a GPU, masked paths need only the chance of being revealed.
 
-        Classes derived from these two may have steps of another law.
+        Subclasses of `DiscreteJump` and `Masked` may have steps of another law, so they always use the table.
         """
         if x_t.is_cuda and type(self) is DiscreteJump and type(self.path) is Masked:
             found = self.path.revealed(x_t, prediction, chance(self.path, x_t, t, r), generator)
@@ -101,17 +101,17 @@ class DiscreteJump(Process[Tensor]):
         return sample_table(law(x_t, prediction, t, r), generator=generator)
 
     def euler_table(self, x_t: Tensor, prediction: Tensor, t: Time, r: Time) -> Tensor:
-        """The law of `euler` at every site, [..., *shape, alphabet]; where hλ > 1 the site jumps for certain."""
+        """Returns the law of `euler` at every site, [..., *shape, alphabet]; where hλ > 1 the site always jumps."""
         rates, hazard = self._frozen(x_t, prediction, t, r)
         return self._jump_table(x_t, rates, hazard.clamp(max=1))
 
     def tau_leap_table(self, x_t: Tensor, prediction: Tensor, t: Time, r: Time) -> Tensor:
-        """The law of `tau_leap` at every site, [..., *shape, alphabet]."""
+        """Returns the law of `tau_leap` at every site, [..., *shape, alphabet]."""
         rates, hazard = self._frozen(x_t, prediction, t, r)
         return self._jump_table(x_t, rates, -torch.expm1(-hazard))
 
     def _frozen(self, x_t: Tensor, prediction: Tensor, t: Time, r: Time) -> tuple[Tensor, Tensor]:
-        """Rates at t, [..., *shape, n], and hλ, [..., *shape, 1]."""
+        """Returns the rates at t, [..., *shape, n], and hλ, [..., *shape, 1]."""
         start, end = self.path.times(t, r, x_t)
         rates = self.path.rates(x_t, prediction, t)
         return rates, (end - start)[..., None] * rates.sum(-1, keepdim=True)
@@ -128,26 +128,19 @@ class DiscreteJump(Process[Tensor]):
         return bool(torch.isfinite(self.path.rates(x_t, torch.full((*shape, size), 1 / size), t)).all())
 
     def log_step(self, x_r: Tensor, x_t: Tensor, prediction: Tensor, t: Time, r: Time) -> Tensor:
-        """log K(x_r | x_t) of `step`, shape [...]; the batches of x_r and x_t broadcast."""
+        """Returns log K(x_r | x_t) of `step`, shape [...]; the batches of x_r and x_t broadcast."""
         table = self.path.bridge(x_t, prediction, t, r)
         shape = torch.broadcast_shapes(table.shape[:-1], x_r.shape)
         chosen = table.expand(*shape, -1).gather(-1, x_r.expand(shape)[..., None])[..., 0]
         return self.path.sum_sites(torch.log(chosen))
 
     def loss(
-        self,
-        x_t: Tensor,
-        t: Tensor,
-        estimate: Tensor,
-        output: Tensor,
-        *,
-        by: Loss = PLAIN,
-        sites: Tensor | None = None,
+        self, x_t: Tensor, t: Tensor, estimate: Tensor, output: Tensor, *, by: Loss = PLAIN, sites: Tensor | None = None
     ) -> Tensor:
-        """Loss of tables [..., *shape, n] from a network's logits, [...].
+        """Returns the loss of a network's logits against tables [..., *shape, n], [...].
 
-        `sites` [..., *shape] weighs the sites, by default those that the path may still change, each by 1/(number of
-        sites).
+        `sites` [..., *shape] are the weights of the sites; by default, sites that the path may still change have weight
+        one. The weighted sum is divided by the number of sites.
         """
         path = self.path
         legal = path.variable.legal(output)
@@ -161,7 +154,7 @@ class DiscreteJump(Process[Tensor]):
 
 
 def _hazard(path: Masked, x_t: Tensor, t: Time, r: Time) -> Tensor:
-    """hλ of a masked site."""
+    """Returns hλ of a masked site."""
     start, end = path.times(t, r, x_t)
     return (end - start) * path.speed(x_t, t)
 

@@ -22,7 +22,7 @@ class Flow(DenoisingProcess):
     def step(
         self, x_t: Tensor, prediction: Tensor, t: Time, r: Time, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Follow the conditional flow towards the denoised point exactly: x_r = α_r x̂_1 + (σ_r/σ_t)(x_t − α_t x̂_1)."""
+        """Follows the exact conditional flow to the denoised point: x_r = α_r x̂_1 + (σ_r/σ_t)(x_t − α_t x̂_1)."""
         path, (ts, rs) = self.path, self.path.times(t, r, x_t)
         prediction = path.variable.project(prediction)
         shrink = (path.variance(rs) / path.variance(ts)).sqrt()

@@ -3,14 +3,14 @@
     rate λ(x) = [∂_t log p(x)]_−,   law J(y) = [∂_t p(y)]_+ / ∫ [∂_t p]_+,   kernel k(y | x) = λ(x) J(y).
 
 With u = (x − α x_1)/σ, a = α̇ x_1/σ and b = σ̇/σ < 0:  ∂_t log p = a u + b (u² − 1), which is positive between the roots
-u₋ = −1/u₊ of b u² + a u − b, and ∂_t p du has the antiderivative G(u) = −φ(u)(a + b u). So the mass of J in any bin is
-closed: differences of G at the bin's ends, clipped to [u₋, u₊].
+u₋ = −1/u₊ of b u² + a u − b, and ∂_t p du has the antiderivative G(u) = −φ(u)(a + b u). So the mass of J in any bin has
+a closed form: the difference of G at the ends of the bin, clipped to [u₋, u₊].
 
-The loss of the binned kernel is Σ a log(a/b) − a + b over the bins, with a the estimate and b the prediction, for each
-coordinate and in units of the path's own rate ½|d/dt log σ_t²|.
+The loss of the binned kernel is Σ a log(a/b) − a + b over the bins, with a the estimate and b the prediction, per
+coordinate and in units of the path's rate ½|d/dt log σ_t²|.
 
-There is no consistent F_{t|r} with r < 1 for this process: averaging [·]_− and [·]_+ over x_r does not give back the
-positive parts at x_1, so the premise of the bootstrap theorem cannot hold.
+There is no consistent F_{t|r} with r < 1 for this process: averaging [·]_− and [·]_+ over x_r does not reproduce
+the positive parts at x_1, so the premise of the bootstrap theorem does not hold.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Jump(RealProcess):
     Args:
         path: a Gaussian path of a variable that is not centred (coordinates move one at a time).
         bins: number of bins of each coordinate's kernel.
-        limit: bins cover [−limit, limit] in latent units, by default four standard deviations of the prior; what lies
-            beyond is counted in the outermost bins.
+        limit: bins cover [−limit, limit] in latent units, by default four standard deviations of the prior; mass
+            beyond the limit is counted in the outermost bins.
     """
 
     bootstraps = False
@@ -79,11 +79,11 @@ class Jump(RealProcess):
         return RealGenerator(torch.zeros_like(x_t), still, prediction, self.edges(x_t))
 
     def edges(self, like: Tensor) -> Tensor:
-        """Edges of the bins, [bins + 1]."""
+        """Returns the edges of the bins, [bins + 1]."""
         return torch.linspace(-self.limit, self.limit, self.bins + 1, dtype=like.dtype, device=like.device)
 
     def kernel(self, x_t: Tensor, x_1: Tensor, t: Time) -> Tensor:
-        """λ(x_t) times the mass of J in each bin, [..., *shape, bins]."""
+        """Returns λ(x_t) times the mass of J in each bin, [..., *shape, bins]."""
         path, t = self.path, self.path.over_sites(t, x_t)
         sigma, b = path.variance(t).sqrt(), 0.5 * path.log_variance_dot(t)
         a = path.alpha_dot(t) * x_1 / sigma
@@ -117,16 +117,9 @@ class Jump(RealProcess):
         return self.euler(x_t, prediction, t, r, generator=generator)
 
     def loss(
-        self,
-        x_t: Tensor,
-        t: Tensor,
-        estimate: Tensor,
-        output: Tensor,
-        *,
-        by: Loss = PLAIN,
-        sites: Tensor | None = None,
+        self, x_t: Tensor, t: Tensor, estimate: Tensor, output: Tensor, *, by: Loss = PLAIN, sites: Tensor | None = None
     ) -> Tensor:
-        """The generalised KL of the kernels for each coordinate, [...]."""
+        """Returns the generalised KL divergence of the kernels per coordinate, [...]."""
         axes = len(self.path.variable.latent_shape) + 1
         rate = 0.5 * self.path.log_variance_dot(self.path.over_batch(t, x_t)).abs()
         return generalised_kl(estimate, self.link(output), axes) / (rate * self.path.variable.dimension)
@@ -141,7 +134,7 @@ def _require_end(r: Time) -> None:
 
 
 def generalised_kl(estimate: Tensor, prediction: Tensor, axes: int) -> Tensor:
-    """Σ a log(a/b) − a + b over the last `axes` axes, a = estimate ≥ 0, b = prediction ≥ 0 (zero at a = b = 0)."""
+    """Returns Σ a log(a/b) − a + b over the last `axes` axes; a = estimate ≥ 0, b = prediction ≥ 0 (0 at a = b = 0)."""
     positive = estimate > 0
     ratio = torch.where(positive, estimate, 1.0).log() - torch.where(positive, prediction, 1.0).log()
     values = estimate * ratio - estimate + prediction

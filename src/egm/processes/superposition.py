@@ -31,20 +31,20 @@ class Superposition:
         if not parts or any(weight < 0 for weight in weights) or abs(sum(weights) - 1) > 1e-6:
             raise ValueError(f"the weights of a superposition must be non-negative and sum to one, got {weights}")
         if not all(isinstance(process, Flow | Diffusion | Jump) for _, process in parts):
-            raise TypeError("a superposition mixes Flow, Diffusion and Jump processes; symbols have one process a path")
+            raise TypeError("a superposition mixes Flow, Diffusion and Jump processes; symbols take one process")
         if any(process.path is not parts[0][1].path for _, process in parts):
             raise ValueError("the processes of a superposition must share one path object")
         if sum(isinstance(process, Jump) for _, process in parts) > 1:
-            raise ValueError("a superposition holds at most one Jump; its bins are its own")
+            raise ValueError("a superposition holds at most one Jump, because each Jump has its own bins")
         self.path = parts[0][1].path
         self.parts = tuple(parts)
 
     def conditional(self, x_t: Tensor, x_r: Tensor, t: Time, r: Time = 1.0) -> RealGenerator:
-        """F_{t|r} of the mixture; raises for r < 1 if a `Jump` takes part."""
+        """Returns F_{t|r} of the mixture; raises for r < 1 if the mixture has a `Jump`."""
         return self._mix([process.conditional(x_t, x_r, t, r) for _, process in self.parts])
 
     def marginal(self, x_t: Tensor, predictions: Sequence[Tensor], t: Time) -> RealGenerator:
-        """F_t of the mixture from one prediction for each part."""
+        """Returns F_t of the mixture from one prediction for each part."""
         pairs = zip(self.parts, predictions, strict=True)
         return self._mix([process.marginal(x_t, prediction, t) for (_, process), prediction in pairs])
 
@@ -62,6 +62,6 @@ class Superposition:
         *,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """One Euler step of the mixture from t to r."""
+        """Draws x_r by one Euler step of the mixture from t to r."""
         start, end = self.path.times(t, r, x_t)
         return euler_step(self.marginal(x_t, predictions, t), x_t, end - start, self.path.variable, generator=generator)

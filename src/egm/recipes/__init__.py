@@ -1,8 +1,8 @@
-"""Recipes: settings with a name, one YAML file for each column of the paper's tables.
+"""Recipes: named settings in YAML files, one file for each target.
 
-`paper/` holds the paper's own hyper-parameters, `fast/` settings that take minutes. A file has a `target` expression,
-the published numbers (`paper`, [mean, standard deviation] by method and metric), and options of `egm.fit`: one section
-for each method, and a `common` one below those of the methods that train networks.
+`paper/` holds the paper's hyper-parameters, `fast/` settings that take minutes. A file has a `target` expression, the
+published numbers (`paper`, [mean, standard deviation] by method and metric), and options of `egm.fit`: one section for
+each method, and a section `common` whose options are defaults for all methods that train networks.
 
 >>> load("paper/ising5-b04", "egm-bs")["epsilon"]
 0.05
@@ -31,7 +31,7 @@ NUMBER = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
 def names() -> list[str]:
-    """The recipes that come with the library."""
+    """Return the names of the recipes that come with the library."""
     files = resources.files("egm.recipes")
     return sorted(
         f"{folder}/{file.name.removesuffix('.yaml')}"
@@ -42,16 +42,16 @@ def names() -> list[str]:
 
 
 def find(name: str) -> str:
-    """The recipe that is meant: the path of a YAML file as it is, otherwise one of `names()`."""
+    """Return the name of a recipe: the unchanged path of a YAML file, otherwise one of `names()`."""
     return name if _is_file(name) else nearest(name, names(), kind="a recipe (nor the path of a .yaml file)")
 
 
 def load(name: str, method: str = "egm-sp") -> dict[str, Any]:
-    """Keywords for `egm.fit`: "target" (an expression), "method" and the recipe's options.
+    """Return keywords for `egm.fit`: "target" (an expression), "method" and the recipe's options.
 
     Args:
         name: one of `names()`, or the path of a YAML file.
-        method: whose section to take.
+        method: method whose section is read.
     """
     recipe = read(name)
     method = nearest(method, METHODS, kind="a method")
@@ -68,15 +68,15 @@ def load(name: str, method: str = "egm-sp") -> dict[str, Any]:
 
 
 def methods(name: str) -> list[str]:
-    """The methods that a recipe has a section for."""
+    """Return the methods that a recipe has a section for."""
     recipe = read(name)
     return [method for method in METHODS if recipe.get(method) is not None]
 
 
 def published(name: str, method: str) -> dict[str, tuple[float, float | None]]:
-    """The numbers that the paper reports for this target: mean and standard deviation (None: not given).
+    """Return the numbers that the paper reports for this target: mean and standard deviation (None: not given).
 
-    For EGM-SP, which is not the paper's, those of its EGM-BS.
+    EGM-SP is not in the paper, and gets the numbers of EGM-BS.
     """
     paper = read(name).get("paper") or {}
     stated = paper.get("egm-bs" if method == "egm-sp" else method) or {}
@@ -84,13 +84,13 @@ def published(name: str, method: str) -> dict[str, tuple[float, float | None]]:
 
 
 def about(name: str) -> str:
-    """What a recipe is for, from the comment in its first line; nothing where it begins without one."""
+    """Return the comment in the first line of a recipe; empty if there is none."""
     first, *_ = _text(find(name)).splitlines() or [""]
     return first.removeprefix("# ").strip() if first.startswith("# ") else ""
 
 
 def read(name: str) -> dict[str, Any]:
-    """The content of a recipe, its sections checked."""
+    """Return the content of a recipe, with checked sections."""
     import yaml  # noqa: PLC0415  (the library itself trains without it)
 
     name = find(name)
@@ -108,7 +108,7 @@ def read(name: str) -> dict[str, Any]:
 
 
 def option_names() -> list[str]:
-    """Every option of `egm.fit` that a recipe can set."""
+    """Return every option of `egm.fit` that a recipe can set."""
     keywords = [name for name in inspect.signature(fit).parameters if name not in NOT_IN_RECIPES]
     return keywords + options_of_methods()
 
@@ -123,5 +123,5 @@ def _is_file(name: str) -> bool:
 
 
 def _number(value: Any) -> Any:
-    """YAML reads 1e-3 as text (it wants 1.0e-3); here it is a number."""
+    """Convert text such as 1e-3 to a number; YAML reads only 1.0e-3 as one."""
     return float(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value

@@ -1,4 +1,4 @@
-"""Reports: one HTML file about one run or several, that needs no network; `egm report` on the command line."""
+"""Reports: one self-contained HTML file about one run or several; `egm report` on the command line."""
 
 from egm.report.write import write_report
 

@@ -1,4 +1,4 @@
-"""What a report shows of a run: its files, fresh draws, and what its target knows about them."""
+"""Collects the contents of a report: the files of a run, fresh draws, and their energies and observables."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from egm.util.seeds import derive_seed
 
 @dataclass(frozen=True)
 class Contents:
-    """One run.
+    """The contents of a report about one run.
 
     Attributes:
-        name: the folder, as it was given.
-        config, starts, results, rows, cost: what the files hold (`egm.runs.directory`).
-        target: its energy, where it is at hand.
-        draws: fresh ones, where the run can draw.
-        reference: as many reference draws, where there are any.
-        remarks: what was left out, and why.
+        name: folder of the run, as it was given.
+        config, starts, results, rows, cost: contents of the files (`egm.runs.directory`).
+        target: target of the run; None if it is not available.
+        draws: fresh draws; None if the run cannot draw.
+        reference: as many reference draws; None if there are none.
+        remarks: sentences on the parts that were left out, with reasons.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Contents:
 
     @property
     def target_name(self) -> str:
-        """How the target prints."""
+        """The printed form of the target."""
         return str(self.config.get("prints_as", self.config["target"]))
 
     @property
@@ -55,17 +55,17 @@ class Contents:
 
     @cached_property
     def problems(self) -> list[str] | None:
-        """What speaks against the draws; None where there are none to judge."""
+        """The problems of the draws; None without draws."""
         return None if self.draws is None else self.draws.problems()
 
     @cached_property
     def state(self) -> State:
-        """The states of the draws, on the CPU, where figures and reference draws are; empty without draws."""
+        """The states of the draws, on the CPU like the reference draws; empty without draws."""
         return {} if self.draws is None else {name: x.detach().cpu() for name, x in self.draws.state.items()}
 
     @cached_property
     def log_weights(self) -> Tensor | None:
-        """Those of the draws, on the CPU; None where there are none, or all weights are zero."""
+        """The log-weights of the draws, on the CPU; None if there are none, or if all weights are zero."""
         found = None if self.draws is None or self.draws.log_weights is None else self.draws.log_weights.cpu()
         return None if found is None or not bool(found.isfinite().any()) else found
 
@@ -97,16 +97,16 @@ def read_contents(
     reference: bool,
     say: Callable[[str], None],
 ) -> Contents:
-    """Read a run, draw from it and compare.
+    """Read a run, draw from it, and make reference draws.
 
     Args:
-        folder: of the run.
-        target: its own, if that is not a built-in one.
-        n: how many draws (at most as many as chains have kept).
-        seed: of the draws.
-        device: where to draw.
+        folder: folder of the run.
+        target: the run's target, if it is not a built-in one.
+        n: number of draws (at most the number of states that chains have kept).
+        seed: seed of the draws.
+        device: device of the draws.
         reference: whether to compare with reference draws.
-        say: tells what is going on.
+        say: called with progress messages.
     """
     run = RunDirectory(folder)
     config = run.read_config()
@@ -115,13 +115,13 @@ def read_contents(
         "cost": run.cost(config), "results": run.read_results(),
     }  # fmt: skip
     if why := _why_no_draws(run, config):
-        return Contents(**files, remarks=[f"There are no draws: {why}. What needs them is left out."])
+        return Contents(**files, remarks=[f"There are no draws: {why}. Parts that need draws are left out."])
     sampler = load(folder, target, device=device)
     target, remarks = sampler.target, []
     if target is None:
         remarks.append(
             f"The target ({config['target']}) is not a built-in one: weights, energies and comparisons are left out."
-            " Add --target module:function to have them."
+            " Add --target module:function to include them."
         )
     n = n if sampler.most is None else min(n, sampler.most)
     say(f"drawing {n} times from {folder}")
@@ -135,25 +135,25 @@ def read_contents(
         say(f"comparing {folder} with reference draws")
         exact = target.exact_sample(n, seed=derive_seed(seed, 1))
     if files["results"] is None and target is not None and target.reference_kind is not None:
-        remarks.append(f"The run was not evaluated, so there are no metrics: `egm evaluate {folder}` makes them.")
+        remarks.append(f"The run was not evaluated, so there are no metrics: `egm evaluate {folder}` computes them.")
     if (behind := _behind(files)) is not None:
-        remarks.append(f"The evaluation is of step {behind}, and the run has gone on since: `egm evaluate` renews it.")
+        remarks.append(f"The evaluation is of step {behind}, and the run is longer now: `egm evaluate` renews it.")
     return Contents(**files, target=target, draws=draws, reference=exact, remarks=remarks)
 
 
 def _why_no_draws(run: RunDirectory, config: dict[str, Any]) -> str | None:
     if (network := own_name(config.get("network"))) is not None:
-        return f"the network ({network}) is the user's own, which a report cannot load"
+        return f"the network ({network}) is user-defined, and a report cannot load it"
     if not (run.folder / "model.safetensors").is_file():
         return "the run holds no trained network yet"
     return None
 
 
 def _behind(files: dict[str, Any]) -> int | None:
-    """The step of an evaluation that the run has left behind."""
+    """Return the step of the evaluation if the run has gone further, otherwise None."""
     evaluated, reached = (files["results"] or {}).get("steps"), files["cost"]["step"]
     return evaluated if evaluated is not None and reached is not None and evaluated < reached else None
 
 
 def _unknown(**state: Tensor) -> Tensor:
-    raise NotImplementedError(f"the energy of {list(state)} is not at hand")
+    raise NotImplementedError(f"the energy of {list(state)} is not known")

@@ -1,4 +1,4 @@
-"""HTML that is safe by construction: every text is escaped unless it is `Html`, which only these functions make."""
+"""Builds HTML that is safe by construction: text is escaped unless it is `Html`, which only these functions return."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import NamedTuple
 Grid = tuple[list[str], list[list[str]]]
 """Columns and rows of text."""
 
-VOID = ("img", "meta")  # elements without an end
+VOID = ("img", "meta")  # elements without an end tag
 
 
 class Html(str):
-    """Markup, to be put into a page as it is."""
+    """Markup, which is put into a page without escaping."""
 
     __slots__ = ()
 
 
 class Number(NamedTuple):
-    """A cell of a table that is sorted by its value, whatever its text looks like."""
+    """A cell of a table that is sorted by its value instead of its text."""
 
     text: str
     value: float | None
@@ -32,7 +32,7 @@ Cell = str | Number
 
 
 def element(name: str, /, *children: str | None, **attributes: str | int | None) -> Html:
-    """An element of a page; None stands for nothing, `class_` for class, and other underscores for hyphens.
+    """Return an element; None is left out, `class_` stands for class, and other underscores stand for hyphens.
 
     >>> element("p", "a < b", element("b", "c"), class_="note", data_sort=1)
     '<p class="note" data-sort="1">a &lt; b<b>c</b></p>'
@@ -43,12 +43,12 @@ def element(name: str, /, *children: str | None, **attributes: str | int | None)
 
 
 def joined(parts: Iterable[str | None]) -> Html:
-    """Parts one after the other, texts among them escaped."""
+    """Join parts; texts among them are escaped."""
     return Html("".join(part if isinstance(part, Html) else html.escape(part) for part in parts if part is not None))
 
 
 def prose(text: str) -> Html:
-    """Text in which what stands between backticks is code.
+    """Return text in which the parts between backticks are code.
 
     >>> prose("call `f(a < b)`")
     'call <code>f(a &lt; b)</code>'
@@ -57,12 +57,12 @@ def prose(text: str) -> Html:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, label: str) -> Html:
-    """A table that scrolls by itself where it is wider than the page, and that `page.js` makes sortable.
+    """Return a table that scrolls if it is wider than the page, and that `page.js` makes sortable.
 
     Args:
         columns: headings.
         rows: cells; the first of each row is its heading.
-        label: what the table shows, for those who do not see it.
+        label: description of the table for screen readers.
     """
     head = element("tr", *(element("th", column, scope="col") for column in columns))
     body = (element("tr", *(_cell(cell, heading=i == 0) for i, cell in enumerate(row))) for row in rows)
@@ -77,7 +77,7 @@ def _cell(cell: Cell, *, heading: bool) -> Html:
 
 
 def page(title: str, *parts: str | None) -> Html:
-    """A page that needs no other file; its policy lets a browser fetch nothing, and run no script but `page.js`."""
+    """Return a page that needs no other file; its policy forbids all requests, and all scripts except `page.js`."""
     style, script = (
         " ".join((resources.files("egm.report") / name).read_text(encoding="utf-8").split())
         for name in ("page.css", "page.js")
@@ -98,7 +98,7 @@ def page(title: str, *parts: str | None) -> Html:
 
 
 def count(value: float | None) -> str:
-    """A number of calls or steps.
+    """Return a number of calls or steps as text.
 
     >>> count(280), count(53444682), count(None)
     ('280', '53.4 M', '')

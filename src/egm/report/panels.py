@@ -1,8 +1,8 @@
-"""Figures of numbers: metrics beside their floors, histograms, weights, and training over time.
+"""Draws figures of numbers: metrics relative to their floors, histograms, weights, and training over time.
 
-*Weights.* Weights are shown in units of their mean, so log-weights less log Z; a perfect sampler has 1 for all of them.
-The Pareto plot shows the largest ones by rank on logarithmic axes, where a Pareto tail of shape k has the slope −k;
-those that k̂ is fitted to are marked.
+*Weights* are shown in units of their mean, and log-weights minus log Z; every weight of a perfect sampler is 1. The
+Pareto plot shows the largest weights by rank on logarithmic axes, where a Pareto tail of shape k has the slope −k. The
+weights that k̂ is fitted to are marked.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from egm.report.plotting import (
     logarithmic,
 )
 
-MOST_ENTRIES, MOST_PANELS = 4, 9  # entries shown of one observable, and figures of all together
-LOWEST = 0.05  # share of the log-weights that is not resolved
-LETTERS = 16  # of a label beside an axis
-FEW = 8  # different values, each of which gets a tick
+MOST_ENTRIES, MOST_PANELS = 4, 9  # entries shown of one observable, and figures in total
+LOWEST = 0.05  # share of log-weights, the lowest, that the histogram does not resolve
+LETTERS = 16  # of a label of an axis
+FEW = 8  # up to this number of different values, each gets a tick
 MOMENTS, RANKS = 300, 400  # points of a curve
-WIDE_RANGE = 20  # ratio from which on an axis is logarithmic
+WIDE_RANGE = 20  # an axis with a larger ratio of values is logarithmic
 CURVES = {
     "ess": "ESS in training",
     "b": "inverse temperature b",
@@ -47,16 +47,16 @@ CURVES = {
     "e_w1": f"{LABELS['e_w1']} in training",
     "mean_energy": "mean energy of new states",
 }
-SETS = {"draws": "metrics", "resampled": "resampled"}  # what an evaluation scores
+SETS = {"draws": "metrics", "resampled": "resampled"}  # sets of draws that an evaluation scores
 
 
 def metric_figure(run: Contents) -> Html | None:
-    """Distances in units of their floors, with their spread over repeats."""
+    """Draw distances in units of their floors, with their spread over repeats."""
     results: dict[str, Any] = run.results or {}
     sets: dict[str, dict[str, Any]] = {name: results.get(key) or {} for name, key in SETS.items()}
     scores = [(i, kind, score) for kind, named in sets.items() for i, score in enumerate(named.values())]
     if not scores or any(score["mean"] is None or not score["floor"] for _, _, score in scores):
-        return None  # null stands for what is not finite
+        return None  # null stands for values that are not finite
     names = [LABELS.get(name, name) for name in sets["draws"]]
 
     def paint(axis: Any) -> None:
@@ -80,12 +80,12 @@ def metric_figure(run: Contents) -> Html | None:
         legend(axis)
 
     told = ", ".join(f"{names[i]} {kind} {score['mean'] / score['floor']:.2f}" for i, kind, score in scores)
-    caption = f"1 is the value of exact draws; up to {TOLERANCE} counts as at the floor. Bars: spread of repeats."
+    caption = f"1 is the value of exact draws; up to {TOLERANCE} counts as at the floor. Bars: spread over repeats."
     return draw(paint, alt=f"Distances over floors of {run.name}: {told}", caption=caption)
 
 
 def histograms(run: Contents) -> tuple[list[Html], int]:
-    """Energies and observables of draws beside those of the reference, and how many entries are not shown."""
+    """Draw energies and observables of draws and reference draws; also return the number of entries left out."""
     found, hidden = [], 0
     weights = None if run.log_weights is None else torch.softmax(run.log_weights, 0).numpy()
     for name, (ours, theirs) in run.observed.items():
@@ -116,7 +116,7 @@ def _histogram(run: Contents, label: str, values: Array, reference: Array | None
         if reference is not None:
             heights = density(known, edges)
             most = float(heights.max())
-            highest = max(1.1 * most, min(highest, 2 * most))  # the last bins hold all that lies outside
+            highest = max(1.1 * most, min(highest, 2 * most))  # the last bins hold all values outside
             axis.stairs(heights, edges, fill=True, color=REFERENCE, label="reference")
         for name, heights, colour, style in sets:
             axis.stairs(heights, edges, color=colour, linestyle=style, linewidth=1.4, label=name)
@@ -133,7 +133,7 @@ def _histogram(run: Contents, label: str, values: Array, reference: Array | None
 
 
 def _told(label: str, values: Array, reference: Array | None, weights: Array | None) -> str:
-    """A histogram in words. Modes are names, which have no mean; −1 is none of them."""
+    """Describe a histogram in words. Modes are labels, which have no mean; −1 is no mode."""
     if label == "mode":
         counts = [len(np.unique(x[x >= 0])) for x in (values, *(() if reference is None else (reference,)))]
         return ", reference in ".join([f"draws are in {counts[0]} modes", *map(str, counts[1:])])
@@ -143,7 +143,7 @@ def _told(label: str, values: Array, reference: Array | None, weights: Array | N
 
 
 def weight_figures(run: Contents) -> list[Html]:
-    """Log-weights, and the largest weights by rank."""
+    """Draw log-weights, and the largest weights by rank."""
     if run.log_weights is None:
         return []
     log_w = run.log_weights.numpy()
@@ -173,8 +173,8 @@ def weight_figures(run: Contents) -> list[Html]:
     share = np.exp(largest - math.log(len(log_w)))
     top = math.ceil(len(log_w) / 100)
     told = f"the largest weight holds {share[0]:.2%} of all, the largest {top} of {len(log_w)} {share[:top].sum():.2%}"
-    tells = "k̂ could not be estimated" if math.isnan(k) else f"Pareto k̂ {k:.2f} (at most {limit:.2f} is wanted)"
-    spread = f"Log-weights, of standard deviation {relative.std():.3g} (a perfect sampler has 0 for all); the lowest"
+    tells = "k̂ could not be estimated" if math.isnan(k) else f"Pareto k̂ {k:.2f} (it should be at most {limit:.2f})"
+    spread = f"Log-weights, with standard deviation {relative.std():.3g} (all are 0 for a perfect sampler); the lowest"
     spread += f" {LOWEST:.0%} are in the first bins"
     return [
         draw(paint_histogram, alt=f"Histogram of log-weights of {run.name}, sd {relative.std():.3g}", caption=spread),
@@ -183,7 +183,7 @@ def weight_figures(run: Contents) -> list[Html]:
 
 
 def training_figures(run: Contents) -> list[Html]:
-    """ESS, temperature, losses and the like over the steps."""
+    """Draw ESS, temperature, losses and similar quantities over the steps."""
     found = (_curve(run, name, label) for name, label in CURVES.items())
     return [figure for figure in found if figure is not None]
 
@@ -211,7 +211,7 @@ def _curve(run: Contents, name: str, label: str) -> Html | None:
 
 
 def _series(rows: Sequence[Mapping[str, str]], name: str) -> tuple[Array, Array]:
-    """Steps and values of a column, at no more than some hundred moments."""
+    """Return steps and values of a column, at most `MOMENTS` of them."""
     pairs = [(float(row["step"]), float(row[name])) for row in rows if row.get(name)]
     pairs = [pair for pair in pairs if all(map(math.isfinite, pair))]
     chosen = np.unique(np.linspace(0, len(pairs) - 1, MOMENTS).round().astype(int)) if pairs else []

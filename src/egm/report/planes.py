@@ -1,7 +1,7 @@
-"""Densities of two real coordinates, for contours under a scatter of draws.
+"""Computes densities of two real coordinates, for contours under a scatter of draws.
 
-Where the space has no other reals and few symbols, they are exact up to Z: log Σ_symbols exp(−E) on a grid. Elsewhere
-they are made of reference draws: counts in a grid, smoothed by a Gaussian of one and a half bins.
+If the space has no other reals and few symbols, the density is exact up to Z: log Σ_symbols exp(−E) on a grid.
+Otherwise it is estimated from reference draws: counts on a grid, smoothed by a Gaussian of one and a half bins.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from egm.report.plotting import Array
 from egm.spaces import Space
 from egm.targets.base import Target
 
-MOST_SYMBOLS = 64  # states of the symbols to be summed over
+MOST_SYMBOLS = 64  # states of the symbols in the sum, at most
 POINTS, BINS, SMOOTHING = 80, 48, 1.5
 LEVELS = (0.02, 0.1, 0.3, 0.7)  # of contours, as shares of the highest density
 
 
 def log_marginal(target: Target, first: Array, second: Array, dtype: torch.dtype = torch.float64) -> Array:
-    """log Σ_symbols exp(−E) where the only two real coordinates are `first` and `second`, of any shape.
+    """Return log Σ_symbols exp(−E) at the only two real coordinates, `first` and `second`, of any shape.
 
-    Energies of users may insist on the `dtype` of their run.
+    User-defined energies may require the `dtype` of their run.
     """
     real = torch.tensor(np.stack([first, second], -1), dtype=dtype)
     name, variable = next(iter(target.space.real.items()))
@@ -38,7 +38,7 @@ def log_marginal(target: Target, first: Array, second: Array, dtype: torch.dtype
 
 
 def can_sum(space: Space) -> bool:
-    """Whether `log_marginal` serves a space: two free real coordinates in one variable, and few symbols."""
+    """Return whether `log_marginal` applies to a space: two free real coordinates in one variable, and few symbols."""
     reals = list(space.real.values())
     states = math.prod(n for _, sizes in _sizes(space) for n in sizes)
     free = len(reals) == 1 and math.prod(reals[0].shape) == 2 and reals[0].constraint is None and not reals[0].centered
@@ -48,13 +48,13 @@ def can_sum(space: Space) -> bool:
 def contours(
     target: Target, points: Array, reference: Array | None, dtype: torch.dtype
 ) -> tuple[Array, Array, Array] | None:
-    """Both axes of a grid around points [n, 2], and the density on it [second, first]; None where nothing is known.
+    """Return both axes of a grid around points [n, 2], and the density on it [second, first]; None if it is not known.
 
     Args:
-        target: whose density it is.
-        points: of the draws, which have to be in sight.
+        target: target of the density.
+        points: points of the draws, which the grid has to cover.
         reference: points [m, 2] of reference draws, if there are any.
-        dtype: that the energy is called with.
+        dtype: dtype of the reals that the energy is called with.
     """
     if reference is None and not can_sum(target.space):
         return None
@@ -74,7 +74,7 @@ def contours(
 
 
 def _sizes(space: Space) -> list[tuple[str, list[int]]]:
-    """The number of symbols of every site."""
+    """Return the number of symbols of every site."""
     return [
         (name, torch.as_tensor(v.n).expand(v.shape).flatten().tolist() if v.shape else [v.size])
         for name, v in space.categorical.items()

@@ -1,7 +1,7 @@
-"""Figures for light and dark pages: drawn by matplotlib, put into the page as SVG whose colours are those of the page.
+"""Figures for light and dark pages: matplotlib draws them, and the page embeds them as SVG in its own colours.
 
-matplotlib draws with the stand-ins of `COLOURS`; in the SVG each becomes a variable of `page.css`. Text stays text, in
-the font of the page. Whatever leads out of the file (document types, name spaces, metadata) is dropped.
+matplotlib draws with the placeholders of `COLOURS`; in the SVG, each becomes a variable of `page.css`. Text stays text,
+in the font of the page. References to other files (document types, name spaces, metadata) are removed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from egm.util.extras import needed
 
 Array = NDArray[np.float64]
 BINS = 40
-MOST_POINTS = 1000  # of a grid; real values seem to lie on finer ones
-ROUNDING = 2e-6  # of the largest value: those that are as close are one, summed in several orders
+MOST_POINTS = 1000  # of a grid; values on finer grids count as real
+ROUNDING = 2e-6  # share of the largest value; closer values differ only by the order of summation
 SIZE = (3.6, 2.5)  # inches of a figure
 INK, MUTED, LINE, REFERENCE = "#010101", "#020202", "#030303", "#040404"
 SERIES = ("#050101", "#050202", "#050303", "#050404")
@@ -44,21 +44,21 @@ SETTINGS = {
 
 
 def library() -> Any:
-    """matplotlib, without pyplot: that would choose how to show figures, which is the user's choice."""
+    """Return matplotlib without pyplot, which would choose how to show figures; that is the user's choice."""
     return needed("matplotlib", what="drawing figures", extra="report")
 
 
 def new_figure(**options: Any) -> Any:
-    """An empty figure, for a file; what is not in it nor in `plain_style` has no influence on the file."""
+    """Return an empty figure for a file; only the figure and `plain_style` influence the file."""
     library()
     return importlib.import_module("matplotlib.figure").Figure(layout="constrained", **options)
 
 
 @contextmanager
 def plain_style(more: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Settings of matplotlib while a figure is made and written: its defaults, `FILES` and more; also a decorator.
+    """Set matplotlib while a figure is made and written: to its defaults, `FILES` and `more`; also a decorator.
 
-    The settings of the user are back afterwards, and have no influence on the file.
+    The settings of the user do not influence the file, and are restored afterwards.
     """
     library()
     with importlib.import_module("matplotlib.style").context(["default", {**FILES, **(more or {})}]):
@@ -66,13 +66,13 @@ def plain_style(more: Mapping[str, Any] | None = None) -> Iterator[None]:
 
 
 def draw(paint: Callable[[Any], None], *, alt: str, caption: str = "", size: tuple[float, float] = SIZE) -> Html:
-    """A figure with one set of axes, which `paint` is given.
+    """Return a figure with one set of axes, on which `paint` draws.
 
     Args:
-        paint: draws.
-        alt: what is to be seen, for those who do not see it; different for every figure of a page.
-        caption: below the figure, the same as `alt` if it is left out.
-        size: in inches.
+        paint: draws on the axes.
+        alt: description for screen readers; different for every figure of a page.
+        caption: text below the figure, by default `alt`.
+        size: size in inches.
     """
     return draw_many(lambda axes: paint(axes[0]), alt=alt, caption=caption, size=size)
 
@@ -85,7 +85,7 @@ def draw_many(
     size: tuple[float, float] = SIZE,
     grid: tuple[int, int] = (1, 1),
 ) -> Html:
-    """The same with rows × columns of axes."""
+    """Return a figure as `draw` does, with rows × columns of axes."""
     with plain_style(SETTINGS):
         figure = new_figure(figsize=size)
         paint(list(figure.subplots(*grid, squeeze=False).flat))
@@ -95,7 +95,7 @@ def draw_many(
 
 
 def picture(pixels: Array, *, alt: str, caption: str = "") -> Html:
-    """An image from colours [height, width, 4] between 0 and 1."""
+    """Return an image from colours [height, width, 4] between 0 and 1."""
     stream = io.BytesIO()
     with plain_style():
         importlib.import_module("matplotlib.image").imsave(stream, pixels, format="png")
@@ -104,19 +104,19 @@ def picture(pixels: Array, *, alt: str, caption: str = "") -> Html:
 
 
 def figures(parts: Sequence[Html]) -> Html | None:
-    """Figures side by side as the page has room; nothing if there are none."""
+    """Return figures side by side, as many as fit in a row; None if there are none."""
     return element("div", joined(parts), class_="figures") if parts else None
 
 
 def _inline(svg: str, alt: str) -> Html:
-    """An SVG file as part of a page."""
+    """Return an SVG file as part of a page."""
     box = re.search(r'viewBox="[^"]*"', svg)
     body = svg[svg.index(">", svg.index("<svg")) + 1 : svg.rindex("</svg>")]
     body = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->", "", body, flags=re.DOTALL)
     body = re.sub(r"font: ([\d. a-z]*?[\d.]+px) [^;\"]*", r"font: \1 system-ui, sans-serif", body)
     for colour, name in COLOURS.items():
         body = body.replace(colour, f"var(--{name})")
-    # ids belong to the page, so those that something refers to get a name of this figure's own, and others none
+    # ids must be unique in the page: used ids get a prefix of this figure, and other ids are removed
     own = hashlib.sha256((alt + body).encode()).hexdigest()[:8]
     used = set(re.findall(r'(?:href="|url\()#([^")]+)', body))
     body = re.sub(r' id="([^"]+)"', lambda found: f' id="{own}-{found[1]}"' if found[1] in used else "", body)
@@ -127,10 +127,10 @@ def _inline(svg: str, alt: str) -> Html:
 
 
 def bin_edges(values: Array, bins: int = BINS) -> Array:
-    """About `bins` bins for values and their surroundings.
+    """Return the edges of about `bins` bins for values and a margin.
 
-    Values of a lattice lie on a grid: then each bin but the last holds the same number of grid points, one if there are
-    few, so that no bin is tall for holding more of them.
+    Values of a lattice lie on a grid. Then each bin but the last holds the same number of grid points (one if there are
+    few), so that no bin is taller because it holds more of them.
     """
     low, high = float(values.min()), float(values.max())
     points = _grid_points(values)
@@ -144,7 +144,7 @@ def bin_edges(values: Array, bins: int = BINS) -> Array:
 
 
 def _grid_points(values: Array) -> int | None:
-    """How many points the grid has on which the values lie, from the first to the last; None if they lie on none."""
+    """Return the number of points of the grid that the values lie on, from first to last; None if there is no grid."""
     distinct = np.unique(values)
     rounding = ROUNDING * np.abs(distinct).max()
     gaps = np.diff(distinct[np.diff(distinct, prepend=-np.inf) > rounding])
@@ -157,17 +157,17 @@ def _grid_points(values: Array) -> int | None:
 
 
 def density(values: Array, edges: Array, weights: Array | None = None) -> Array:
-    """Heights of a histogram of area one; what lies outside is in the last bins."""
+    """Return the heights of a histogram of area one; values outside are in the first and last bins."""
     return np.histogram(np.clip(values, edges[0], edges[-1]), edges, weights=weights, density=True)[0]
 
 
 def legend(axis: Any) -> None:
-    """What is what, above the axes, where it covers nothing."""
+    """Draw the legend above the axes, where it covers nothing."""
     axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderpad=0, columnspacing=1, handlelength=1.4)
 
 
 def logarithmic(*axes: Any) -> None:
-    """Logarithmic x- or y-axes, with plain numbers for labels: formulas are not parsed, see `SETTINGS`."""
+    """Make x- or y-axes logarithmic, with plain numbers as labels: formulas are not parsed, see `SETTINGS`."""
     for axis in axes:
         getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
         axis.set_major_formatter(lambda value, _: f"{value:g}")

@@ -1,8 +1,8 @@
-"""Pictures of draws, each variable as its shape suggests.
+"""Draws pictures of samples, with a kind of picture for each shape of a variable.
 
 symbols or reals on a lattice [h, w]   images, side by side
 particles [n, 2 or 3], centred         plots; colours show a variable of symbols [n], sizes the depth in space
-other reals                            the first two coordinates of all of them, over contours of the density
+other reals                            the first two coordinates, over contours of the density
 other symbols                          a table of the most frequent states
 """
 
@@ -24,12 +24,12 @@ from egm.report.plotting import MUTED, SERIES, Array, draw, draw_many, library, 
 from egm.spaces import Categorical, Space, Variable
 
 POINTS, PARTICLE_PLOTS, IMAGES, STATES = 700, 8, 16, 12
-WIDE = 20  # sites, from which on fewer images fit into a row
-MOST_LETTERS = 80  # of a state that is written out
+WIDE = 20  # sites; fewer images of this width are in a row
+MOST_LETTERS = 80  # of a state in the table
 
 
 def sample_figures(run: Contents) -> list[Html]:
-    """Pictures of the draws of a run, as they were drawn."""
+    """Draw pictures of the draws of a run, before weighting."""
     if run.draws is None:
         return []
     space, found, reals = run.draws.space, [], []
@@ -46,14 +46,14 @@ def sample_figures(run: Contents) -> list[Html]:
 
 
 def is_lattice(variable: Variable) -> bool:
-    """Whether values are images; a few coordinates of several points are not."""
+    """Return whether values are shown as images; a few coordinates of several points are not."""
     if len(variable.shape) != 2:
         return False
     return min(variable.shape) >= (2 if isinstance(variable, Categorical) else 3) and not is_particles(variable)
 
 
 def is_particles(variable: Variable) -> bool:
-    """Whether values are particles in the plane or in space."""
+    """Return whether values are particles in the plane or in space."""
     centred = not isinstance(variable, Categorical) and variable.centered
     return centred and len(variable.shape) == 2 and variable.shape[1] in (2, 3)
 
@@ -71,7 +71,7 @@ def _lattices(run: Contents, name: str) -> list[Html]:
 
 
 def _range(run: Contents, name: str, values: Iterable[Tensor]) -> tuple[float, float]:
-    """Lowest and highest value that the colours stand for."""
+    """Return the lowest and the highest value of the colours."""
     symbols = run.draws.space.categorical.get(name) if run.draws is not None else None
     if symbols is not None:
         return 0.0, symbols.size - 1.0
@@ -80,7 +80,7 @@ def _range(run: Contents, name: str, values: Iterable[Tensor]) -> tuple[float, f
 
 
 def _montage(images: Array) -> Array:
-    """Images [k, h, w] between 0 and 1 as colours [height, width, 4] of one, with transparent gaps of a site."""
+    """Return images [k, h, w] between 0 and 1 as colours [height, width, 4] of one, with transparent gaps of a site."""
     k, h, w = images.shape
     columns = min(k, 8 if w < WIDE else 4)
     rows = math.ceil(k / columns)
@@ -119,7 +119,7 @@ def _particles(run: Contents, name: str) -> Html:
 
 
 def _kinds(run: Contents, name: str) -> Array:
-    """The symbol of every particle that is plotted, where a variable has one for each."""
+    """Return the symbols of the plotted particles, if a variable has one for each, and zeros otherwise."""
     space = run.state[name].shape[:2]
     for state in (x for key, x in run.state.items() if key != name and not x.is_floating_point()):
         if state.shape == space:
@@ -128,7 +128,7 @@ def _kinds(run: Contents, name: str) -> Array:
 
 
 def _scatter(run: Contents, names: list[str]) -> Html:
-    """The first two coordinates."""
+    """Draw the first two coordinates."""
     points = _plane(run.state, names)
     reference = None if run.reference is None else _plane(run.reference, names)
     labels = [f"{n}[{i}]" for n in names for i in range(math.prod(run.state[n].shape[1:]))][:2]
@@ -157,7 +157,7 @@ def _plane(state: dict[str, Tensor], names: list[str]) -> Array:
 
 
 def symbol_table(run: Contents) -> Html | None:
-    """The most frequent states of the symbols that are no images, with their shares."""
+    """Return the most frequent states of the symbols that are not images, with their shares."""
     if run.draws is None:
         return None
     names = _written(run.draws.space)
@@ -184,7 +184,7 @@ def _written(space: Space) -> list[str]:
 
 
 def _states(state: dict[str, Tensor], names: list[str]) -> list[str]:
-    """States as text: symbols of one digit side by side, others with spaces; variables with bars."""
+    """Return states as text: one-digit symbols side by side, others with spaces, and variables with bars."""
     parts = []
     for name in names:
         x = state[name].flatten(1) if state[name].ndim > 1 else state[name][:, None]

@@ -1,4 +1,4 @@
-"""The sections of a report, in their order: from what one wants to know first to what one looks up."""
+"""Builds the sections of a report in their order, from the verdict to the details."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from egm.report.plotting import figures
 from egm.report.samples import sample_figures, symbol_table
 
 MOST_LINES = 24  # of observables
-PUBLISHED_OF = {"egm-sp": "published (egm-bs)"}  # EGM-SP is not the paper's and stands beside its best
+PUBLISHED_OF = {"egm-sp": "published (egm-bs)"}  # EGM-SP is not in the paper; it is compared with EGM-BS
 
 
 def run_sections(run: Contents) -> Html:
-    """Everything about one run."""
+    """Return all sections about one run."""
     shown, hidden = histograms(run)
     not_shown = f"{hidden} more entries are not shown." if hidden else None
     parts = [
@@ -38,21 +38,21 @@ def run_sections(run: Contents) -> Html:
 
 
 def verdict(run: Contents) -> Html:
-    """No problem detected, or unreliable and why."""
+    """Return the verdict: no problem detected, or unreliable with reasons."""
     if run.problems is None or run.draws is None:
         return element("div", element("strong", "Not judged."), " There are no draws.", class_="verdict")
     n = len(run.draws)
     if not run.problems:
         blind = run.draws.eubo is None or run.draws.groups > 1
         caveat = f" Without exact draws, {UNSEEN}." if blind else ""
-        text = f" {n} fresh draws were looked at.{caveat}"
+        text = f" {n} fresh draws were checked.{caveat}"
         return element("div", element("strong", "No problem detected."), text, class_="verdict good")
     reasons = element("ul", *(element("li", problem) for problem in run.problems))
     return element("div", element("strong", "Unreliable, because"), reasons, class_="verdict bad")
 
 
 def comparison(runs: Sequence[Contents]) -> Html:
-    """Several runs side by side, each with a link to what there is about it, `#run-1` and so on."""
+    """Return a table of several runs, each with a link to its sections, `#run-1` and so on."""
     metrics = list(dict.fromkeys(name for run in runs for name in (run.results or {}).get("metrics") or {}))
     columns = ["run", "target", "method", "seed", "verdict", "ESS", "log Z"]
     for name in metrics:
@@ -75,7 +75,7 @@ def comparison(runs: Sequence[Contents]) -> Html:
 
 
 def _section(title: str, *parts: str | None) -> Html:
-    """A heading and what belongs to it; a section without anything says so."""
+    """Return a heading and its parts, or a note if there are no parts."""
     shown = [part for part in parts if part is not None]
     return element("section", element("h3", title), *(shown or [element("p", "Nothing to show.", class_="note")]))
 
@@ -108,14 +108,14 @@ def _metrics(run: Contents) -> Html | None:
         rows.append([*row, *([_with_error(*paper[name]) if name in paper else ""] if paper else [])])
     text = (
         f"Distances to reference draws, mean ± standard deviation over {results.get('repeats')} comparisons of"
-        f" {results.get('n')} draws on either side; the floor is what exact draws have."
+        f" {results.get('n')} draws on either side; the floor is the distance of exact draws."
     )
     figure = metric_figure(run)
     return joined([element("p", text), table(columns, rows, label="Metrics"), figures([figure] if figure else [])])
 
 
 def _certificate(run: Contents) -> Html | None:
-    """What the weights say."""
+    """Return the estimates from the weights."""
     draws = run.draws
     if draws is None or run.log_weights is None:
         return None
@@ -132,7 +132,7 @@ def _certificate(run: Contents) -> Html | None:
     return joined(
         [
             element("p", f"From the weights of {len(draws)} fresh draws, with standard errors:"),
-            table(["quantity", "value"], rows, label="What the weights say"),
+            table(["quantity", "value"], rows, label="Estimates from the weights"),
         ]
     )
 
@@ -142,7 +142,7 @@ def _is_chain(run: Contents) -> bool:
 
 
 def _chains(run: Contents) -> Html | None:
-    """What Markov chains have in the place of weights."""
+    """Return the diagnostics of Markov chains, which have no weights."""
     if not _is_chain(run):
         return None
     outcome = run.config["outcome"]
@@ -152,15 +152,15 @@ def _chains(run: Contents) -> Html | None:
     ]
     text = (
         f"{_text(outcome.get('kept'))} states of {_text(outcome.get('kernel'))} were kept, after"
-        f" {_text(outcome.get('warmup'))} steps of warm-up. Standard errors allow for their dependence; R-hat is near 1"
-        " where chains agree."
+        f" {_text(outcome.get('warmup'))} steps of warm-up. Standard errors account for their dependence; R-hat is near"
+        " 1 if chains agree."
     )
     columns = ["quantity", "mean", "R-hat", "effective states"]
     return joined([element("p", text), table(columns, rows, label="Diagnostics of the chains")])
 
 
 def _observables(run: Contents) -> Html | None:
-    """Means beside those of the reference, as the evaluation recorded them."""
+    """Return the means of draws and reference draws, as the evaluation recorded them."""
     rows: list[list[Cell]] = []
     for name, found in ((run.results or {}).get("observables") or {}).items():
         none = [None] * len(found["mean"])
@@ -185,7 +185,7 @@ def _cost(run: Contents) -> Html:
         ["energy calls", _count(cost["energy_calls"])],
         ["gradient calls", _count(cost["score_calls"])],
         ["hardware", _hardware(run)],
-        ["runs that shared it", str(notes.get("concurrent", 1))],
+        ["runs that shared the hardware", str(notes.get("concurrent", 1))],
     ]
     memory = run.starts[-1].get("peak_memory_gib") if run.starts else None
     rows += [["GPU memory, GiB", _number(memory)]] if memory is not None else []
@@ -210,7 +210,7 @@ def _environment(run: Contents) -> Html | None:
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Options by name, those inside of others with dots."""
+    """Return options by name; names of nested options contain dots."""
     found: list[tuple[str, str]] = []
     for name, value in config.items():
         inner = isinstance(value, Mapping) and value
@@ -233,7 +233,7 @@ def _number(value: float | None, digits: int = 3) -> Cell:
 
 
 def _with_error(value: float | None, error: float | None) -> Cell:
-    """A value ± its error, with as many decimals as the error's second digit needs."""
+    """Return a value ± its error, with as many decimals as the error's second digit needs."""
     if value is None:
         return ""
     if error is None or not math.isfinite(error) or error <= 0:

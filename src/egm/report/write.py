@@ -1,4 +1,4 @@
-"""From run folders to the file."""
+"""Writes a report about run folders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from egm.runs.directory import RunDirectory
 from egm.targets.base import Target
 from egm.util.files import replacing
 
-N, SEED = 2000, 10_000  # of the draws; a seed that neither training nor evaluation has by default
+N, SEED = 2000, 10_000  # of the draws; neither training nor evaluation has this seed by default
 
 
 def write_report(
@@ -31,14 +31,14 @@ def write_report(
 
     Args:
         runs: folders that `egm.fit(out=...)` or `egm train` wrote.
-        out: the file; by default report.html in the folder of a single run, or here for several.
-        target: the energy of those runs whose target is not a built-in one; without it, what needs the energy is left
-            out.
-        n: draws to look at.
-        seed: of these draws.
-        device: where to draw.
-        reference: compare with reference draws; where these come from MCMC, making them may take long once.
-        say: is told what is going on.
+        out: file to write; by default report.html in the folder of a single run, or in the current folder for several.
+        target: target of the runs whose target is not a built-in one; without it, the parts that need the energy are
+            left out.
+        n: number of draws.
+        seed: seed of the draws.
+        device: device of the draws.
+        reference: whether to compare with reference draws; if they come from MCMC, the first comparison may take long.
+        say: called with progress messages.
     """
     folders = list(dict.fromkeys(Path(run) for run in runs))
     if not folders:
@@ -48,7 +48,7 @@ def write_report(
     own = [folder for folder in folders if ":" in str(RunDirectory(folder).read_config()["target"])]
     if target is not None and not own:
         raise ValueError(f"the target {target!r} is not needed: every run is of a built-in one; leave it out")
-    library()  # whatever is missing is better missed before the work
+    library()  # raises before the work if matplotlib is missing
     contents = [
         read_contents(
             folder, target if folder in own else None, n=n, seed=seed, device=device, reference=reference, say=say
@@ -62,7 +62,7 @@ def write_report(
 
 
 def render(runs: Sequence[Contents], say: Callable[[str], None]) -> Html:
-    """The page about runs."""
+    """Return the page about runs."""
     sections = []
     for run in runs:
         say(f"drawing figures of {run.name}")

@@ -1,14 +1,15 @@
-"""What one quantity of one row came to: the mean ± standard deviation over seeds, and how it is judged.
+"""Computes the lines of a table: the mean ± standard deviation of a quantity over seeds, and its verdicts.
 
-A line is a quantity of a cell (a row of a table with one kind of recipe). Published numbers, other lines of the same
-target and the floor of exact draws give its verdicts:
+A line is a quantity of a cell (a row of a table with one kind of recipe). Its verdicts come from published
+numbers, other lines of the same target and the floor of exact draws:
 
-    at the floor             how many seeds are, by `egm.metrics.floors.score_at_floor`; lines of fewer draws than the
-                             others have no such verdict, for their floor is a higher one
-    worse than published     than the published mean by more than two of its standard deviations, and by more than the
-                             number was rounded
-    better baselines         other methods whose mean is better, above the floor, than a mean of EGM that is not at it;
-                             only lines of the same role and the same number of draws are compared
+    at the floor             the number of seeds at the floor, by `egm.metrics.floors.score_at_floor`; lines of fewer
+                             draws than the others have no such verdict, because their floor is higher
+    worse than published     worse than the published mean by more than two of its standard deviations, and by more
+                             than its rounding
+    better baselines         other methods with a better mean than a method of EGM that is not at the floor;
+                             differences below the floor do not count, and only lines of the same role and the same
+                             number of draws are compared
     not at equal calls       the other method was run again since, with another number of energy calls
     by an earlier recipe     the recipe has changed since the runs were made
 
@@ -33,14 +34,14 @@ OURS = ("egm", "egm-bs", "egm-sp")
 
 @dataclass(frozen=True)
 class Quantity:
-    """Something that a record states.
+    """A quantity of a record.
 
     Attributes:
-        label: how it is called in print.
-        value: of a record, None where it has none.
-        more: whether more of it is better.
-        unit: "distance", "count" or "share", for its format.
-        cost: whether it is what a run took, not what came out.
+        label: name in print.
+        value: value of a record; None if it has none.
+        more: whether larger values are better.
+        unit: "distance", "count" or "share", which sets the format.
+        cost: whether it is a cost of the run instead of a result.
     """
 
     label: str
@@ -84,7 +85,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of one value a seed."""
+        """Return the spread of one value per seed."""
         return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
 
 
@@ -93,18 +94,18 @@ class Line:
     """One quantity of one cell.
 
     Attributes:
-        target, metric, cell, published: what it is of.
-        seeds: of the runs that have the quantity.
+        target, metric, cell, published: target, metric and cell of the line, and the published number.
+        seeds: seeds of the runs that have the quantity.
         n: the smallest number of draws of a run.
-        evaluations, pairs: the smallest number behind a value, and behind a floor.
-        value, resampled: of the draws as they come, and of draws resampled by their weights.
-        floor: the mean over seeds.
-        at_floor, resampled_at_floor: numbers of seeds; None where it cannot be said.
-        unequal: whether a run at equal calls had another number of them than the run that is shown.
+        evaluations, pairs: the smallest number of evaluations of a value, and of pairs of a floor.
+        value, resampled: values of draws before weighting, and of draws resampled by their weights.
+        floor: mean floor over seeds.
+        at_floor, resampled_at_floor: numbers of seeds at the floor; None if unknown.
+        unequal: whether a run at equal calls had another number of calls than the shown run of the other method.
         outdated: whether the recipe of a run has changed since.
         fewer: whether other lines of the target have more draws.
         worse: whether the value is worse than the published one.
-        baselines: labels of better ones.
+        baselines: labels of better baselines.
     """
 
     target: str
@@ -133,14 +134,14 @@ class Line:
 
     @property
     def mean(self) -> float:
-        """Of the value, the better the smaller; infinite where there is none."""
+        """The mean of the value, negated if larger is better; infinite without a value."""
         if self.value is None:
             return math.inf
         return -self.value.mean if QUANTITIES[self.metric].more else self.value.mean
 
 
 def compare(table: Table, found: Mapping[str, Sequence[tuple[Cell, Sequence[Record]]]]) -> list[Line]:
-    """The lines of a table: targets in their order, metrics, then cells.
+    """Return the lines of a table: targets in their order, then metrics, then cells.
 
     Args:
         table: its definition.
@@ -156,7 +157,7 @@ def compare(table: Table, found: Mapping[str, Sequence[tuple[Cell, Sequence[Reco
 
 
 def _unequal(cell: Cell, cells: Sequence[tuple[Cell, Sequence[Record]]]) -> bool:
-    """Whether a run was given other calls than those of the run, of the same seed, that the cell says they equal."""
+    """Return whether a run at equal calls got another number than the other method's run with the same seed made."""
     wanted = str(cell.overrides.get("energy_calls", ""))
     if not wanted.startswith(CALLS_OF):
         return False
@@ -171,7 +172,7 @@ def _unequal(cell: Cell, cells: Sequence[tuple[Cell, Sequence[Record]]]) -> bool
 
 
 def _alone(line: Line, group: Sequence[Line]) -> bool:
-    """Whether a line without a value is the only one of its row: no kind of recipe has one, and it is the first."""
+    """Return whether a line is the first of a row in which no kind of recipe has a value."""
     same = [other for other in group if other.cell.row is line.cell.row]
     return line is same[0] and all(other.value is None for other in same)
 
@@ -204,14 +205,14 @@ def _line(table: Table, target: str, metric: str, cell: Cell, records: Sequence[
 
 
 def _at_floor(records: Sequence[Record], part: str, metric: str) -> int | None:
-    """How many runs are at the floor; None where it cannot be said of one of them."""
+    """Return how many runs are at the floor; None if this is unknown for a run."""
     found = [(record, record[part][metric]) for record in records if metric in (record[part] or {})]
     verdicts = [score_at_floor(score, evaluations=record["repeats"]) for record, score in found]
     return None if None in verdicts or len(found) < len(records) else sum(map(bool, verdicts))
 
 
 def _judged(group: Sequence[Line]) -> list[Line]:
-    """Lines of one quantity on one target, each compared with the others and with what was published."""
+    """Return lines of one quantity on one target, each compared with the others and with published numbers."""
     most = max((line.n for line in group), default=0)
     return [_with_verdict(line, group, most) for line in group]
 
@@ -225,7 +226,7 @@ def _with_verdict(line: Line, group: Sequence[Line], most: int) -> Line:
 
 
 def _worse(line: Line) -> bool:
-    """Whether a value is worse than the published one."""
+    """Return whether a value is worse than the published one."""
     if (stated := line.published) is None:
         return False
     sign = -1 if QUANTITIES[line.metric].more else 1
@@ -233,7 +234,7 @@ def _worse(line: Line) -> bool:
 
 
 def _better_baselines(line: Line, group: Sequence[Line]) -> tuple[str, ...]:
-    """Labels of the baselines that are better than a method of EGM; what is below the floor is so by chance."""
+    """Return labels of the baselines that are better than a method of EGM; differences below the floor are chance."""
     if line.cell.method not in OURS or line.all_at_floor or line.fewer or QUANTITIES[line.metric].cost:
         return ()
     peers = [other for other in group if other.value is not None and other.cell.role == line.cell.role]

@@ -1,9 +1,9 @@
-"""Tables as data: which runs belong to a table, what was published, and which of them can be run here.
+"""Tables as data: the runs of a table, the published numbers, and which runs are possible here.
 
-A *row* is a line of `tables/*.yaml`. It is run with the kinds of recipe that it has a budget for, seconds or `full` for
-the recipe's own steps; a row with one kind is a *cell*. `smoke` is `fast` with the changes of `methods.yaml` and the
-role "smoke". Values of `overrides` that read `calls of METHOD` stand for the energy calls of that method's run on the
-same target and seed.
+A *row* is a line of `tables/*.yaml`. It is run with each kind of recipe that it has a budget for: seconds, or `full`
+for the recipe's own steps. A row with one kind is a *cell*. `smoke` is `fast` with the changes of `methods.yaml` and
+the role "smoke". A value `calls of METHOD` in `overrides` stands for the energy calls of that method's run on the same
+target and seed.
 
 >>> table("table1").cells("smoke")[0].role
 'smoke'
@@ -29,7 +29,7 @@ Kind = Literal["fast", "paper", "smoke"]
 ROLES = ("main", "ablation", "smoke", "cost")
 CALLS_OF = "calls of "
 BUDGETS = ("steps", "time_limit")
-#: what `all` runs, in the order of the results page; those of two CPU cores are asked for by name
+#: tables in the order of the results page; `all` runs all of them except `BY_NAME_ONLY`
 TABLES = (
     *("table1", "table2", "manywell", "leaps", "cost", "epsilon", "ema", "particles"),
     *("beyond", "symmetries", "opening", "time_to_floor", "cpu"),
@@ -42,8 +42,8 @@ class Published:
     """A published number.
 
     Attributes:
-        mean, std: std is None where it was not given.
-        of: the method it belongs to, if that is not the row's own.
+        mean, std: mean and standard deviation; std is None if it was not published.
+        of: method of the number, if it is not the row's own.
     """
 
     mean: float
@@ -52,12 +52,12 @@ class Published:
 
     @property
     def decimals(self) -> int:
-        """In print: two, as in the paper, and more where they were published."""
+        """The number of decimals in print: two, as in the paper, or more if more were published."""
         return max(2, -int(Decimal(repr(float(self.mean))).normalize().as_tuple().exponent))
 
     @property
     def rounding(self) -> float:
-        """By how much the mean may have been rounded."""
+        """The largest rounding error of the mean."""
         return 0.5 * 10.0**-self.decimals
 
 
@@ -66,15 +66,15 @@ class Row:
     """One line of a table's definition.
 
     Attributes:
-        recipe: a name without its folder, or with one that stays the same for every kind, or the path of a YAML file.
+        recipe: name without folder, or with a folder that is used for every kind, or path of a YAML file.
         method: as in `egm train --method`.
         fast, paper: seconds of training with that kind of recipe, or "full"; None: not run with it.
-        label: how the row is called, by default after its method.
-        role: of the runs; only rows of the same role are compared.
-        overrides: options that go over the recipe's.
-        published: numbers by metric that the recipe does not state, each a mean, a standard deviation or null, and the
-            method they are of if that is not the row's own.
-        seeds: of those that are asked for; None: all.
+        label: name of the row in print, by default its method.
+        role: role of the runs; only rows of the same role are compared.
+        overrides: options that replace the recipe's.
+        published: numbers by metric that the recipe does not state: a mean, a standard deviation or null, and the
+            method of the number if it is not the row's own.
+        seeds: seeds that are run, if they are requested; None: all requested seeds.
     """
 
     recipe: str
@@ -91,14 +91,14 @@ class Row:
         for kind in ("fast", "paper"):
             budget = getattr(self, kind)
             if budget not in (None, "full") and not (isinstance(budget, int | float) and budget > 0):
-                raise ValueError(f"{kind} of {self.recipe} by {self.method} is seconds or 'full', got {budget!r}")
+                raise ValueError(f"{kind} of {self.recipe} by {self.method} must be seconds or 'full', got {budget!r}")
         if self.fast is None and self.paper is None:
             raise ValueError(f"{self.recipe} by {self.method} needs a budget: `fast: SECONDS` or `fast: full`")
         if self.role not in ROLES:
-            raise ValueError(f"the role of {self.recipe} by {self.method} is one of {ROLES}, got {self.role!r}")
+            raise ValueError(f"the role of {self.recipe} by {self.method} must be one of {ROLES}, got {self.role!r}")
 
     def cell(self, kind: Kind) -> Cell | None:
-        """The row with one kind of recipe, or None if it is not run with it."""
+        """Return the row with one kind of recipe, or None if it is not run with that kind."""
         budget = self.paper if kind == "paper" else self.fast
         if budget is None:
             return None
@@ -116,7 +116,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Cell:
-    """A row with one kind of recipe: what is trained, once for each seed."""
+    """A row with one kind of recipe, which is trained once for each seed."""
 
     row: Row
     recipe: str
@@ -126,7 +126,7 @@ class Cell:
 
     @property
     def method(self) -> str:
-        """Of the row."""
+        """The method of the row."""
         return self.row.method
 
     @property
@@ -136,7 +136,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """Of the row."""
+        """The label of the row, or its method without one."""
         return self.row.label or self.row.method
 
     @property
@@ -146,7 +146,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Of its runs, but for the seed. Runs whose cost is the question differ by their seconds."""
+        """The name of its runs without the seed; names of runs with role "cost" include their seconds."""
         folder = Path(self.recipe).parent.name or "own"
         role = "" if self.role == "main" else f"-{self.role}"
         changes = "".join(f"-{key}-{value}" for key, value in self.row.overrides.items() if key not in BUDGETS)
@@ -155,9 +155,9 @@ class Cell:
 
     @property
     def published(self) -> dict[str, Published]:
-        """What was published, by metric: the row's numbers, and the recipe's where nothing is changed.
+        """The published numbers by metric: the row's, and the recipe's if no option is changed.
 
-        EGM-SP, which is not the paper's, has those of EGM-BS.
+        EGM-SP is not in the paper, and has the numbers of EGM-BS.
         """
         found: dict[str, Published] = {}
         if self._recipe_exists() and self.role in ("main", "smoke") and not self.row.overrides:
@@ -168,11 +168,11 @@ class Cell:
 
     @cached_property
     def stated(self) -> dict[str, Any]:
-        """The options that its recipe states; none where there is no such recipe or method."""
+        """The options that its recipe states; empty if there is no such recipe or method."""
         return {} if self.why_not() else recipes.load(self.recipe, self.method)
 
     def why_not(self) -> str | None:
-        """Why it cannot be run here, or None if it can."""
+        """Return why the cell cannot be run here, or None if it can."""
         if self.method not in METHODS:
             return f"this version of egm has no method '{self.method}'"
         if not self._recipe_exists():
@@ -190,15 +190,15 @@ class Table:
     """One table.
 
     Attributes:
-        name: of its definition, and of its file in `results/`.
-        title: with where it was published.
-        metrics: see `egm.reproduce.comparison`; notes on the runs stand below the first.
-        targets: how recipes are called in print.
-        rows: what is run.
-        source: whose the published numbers are: "paper", or "published" for several.
-        results: further files of `results/` with runs of these rows, looked at in this order after its own.
-        resample_from: weighted draws behind a resampled one; 1 for no resampled scores.
-        about: a sentence above.
+        name: name of its definition, and of its file in `results/`.
+        title: title, which names the published table.
+        metrics: quantities of `egm.reproduce.comparison`; notes on the runs are below the first.
+        targets: names of recipes in print.
+        rows: rows of the table.
+        source: source of the published numbers: "paper", or "published" for several sources.
+        results: further files of `results/` with runs of these rows, read in this order after its own file.
+        resample_from: weighted draws for each resampled draw; 1 for no resampled scores.
+        about: a sentence above the tables.
         note: sentences below the first metric.
         notes: sentences below other metrics, by metric.
         figures: names of figures above the table of a metric, by metric.
@@ -218,12 +218,12 @@ class Table:
     figures: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def cells(self, kind: Kind) -> list[Cell]:
-        """Its rows with one kind of recipe."""
+        """Return its rows with one kind of recipe."""
         return [cell for row in self.rows if (cell := row.cell(kind)) is not None]
 
 
 def table(name: str) -> Table:
-    """The table of that name, or of a YAML file; recipes that are files are looked for beside it."""
+    """Return the table of that name, or of a YAML file; paths of recipes are relative to that file."""
     if name.endswith((".yaml", ".yml")):
         file = Path(name)
         if not file.is_file():

@@ -1,9 +1,9 @@
-"""What figures are drawn from: a small file of draws in each run, and `results/figures.json` with what of it is shown.
+"""The data of figures: a small file of draws in each run, and its shown part in `results/figures.json`.
 
-`figures.npz` of a run holds n draws with narrow dtypes, one array for each variable, and beside them (names that no
-variable can have) energies and magnetisations of the draws and of as many reference draws, two-point correlations of
-both, and the effective sample size over training. `figures.json` holds histograms, some points, correlations and series
-of one seed of each cell: enough to draw with, and small enough to commit.
+`figures.npz` of a run holds n draws with narrow dtypes, one array for each variable. Further arrays, with names that no
+variable can have, hold energies and magnetisations of the draws and of as many reference draws, two-point correlations
+of both, and the effective sample size over training. `figures.json` holds histograms, some points, correlations and
+series of one seed of each cell: enough for the figures, and small enough to commit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from egm.util.files import replacing, write_json
 from egm.util.seeds import derive_seed
 
 FILE = "figures.npz"
-SEED = 20_000  # of the draws; neither that of training nor that of evaluation
+SEED = 20_000  # of the draws; training and evaluation have other seeds
 POINTS, MOMENTS = 400, 100
 SERIES = ("step", "seconds", "energy_calls", "ess")
 
@@ -46,7 +46,7 @@ def save_draws(folder: Path, sampler: AnySampler, target: Target, n: int) -> Non
 
 
 def _observed(target: Target, state: State) -> dict[str, NDArray[np.generic]]:
-    """Energies, and the magnetisation and correlations of lattices."""
+    """Return energies, and the magnetisation and correlations of lattices."""
     found = {"energy": target.energy(**state).float()}
     observed = target.observables(**state)
     if "magnetization" in observed:
@@ -60,7 +60,7 @@ def _narrow(x: torch.Tensor) -> NDArray[np.generic]:
 
 
 def compact(folder: Path, record: Record, *, label: str) -> dict[str, Any]:
-    """What of a run's draws is shown in figures, under the label of its row."""
+    """Return the part of a run's draws that figures show, with the label of its row."""
     with np.load(folder / FILE, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     entry: dict[str, Any] = {name: record[name] for name in ("target", "recipe", "role", "seed", "n", "commit")}
@@ -79,7 +79,7 @@ def compact(folder: Path, record: Record, *, label: str) -> dict[str, Any]:
 
 
 def _histogram(draws: NDArray[np.generic], reference: NDArray[np.generic]) -> dict[str, list[float]]:
-    """Counts of both sets in the same bins; the reference sets the range, and what lies outside is in the last bins."""
+    """Count both sets in the same bins; the reference sets the range, and values outside are in the last bins."""
     known = reference.astype(float)
     edges = bin_edges(known)
     sets = {"draws": np.clip(draws.astype(float), edges[0], edges[-1]), "reference": known}
@@ -92,12 +92,12 @@ def _rounded(values: NDArray[Any], digits: int = 5) -> list[float]:
 
 
 def read(file: Path) -> list[dict[str, Any]]:
-    """What `figures.json` holds, nothing if it is not there."""
+    """Return the entries of `figures.json`, none if there is no such file."""
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
 
 
 def merge(file: Path, entry: dict[str, Any]) -> None:
-    """Put an entry in the place of that of the same row, unless that has a smaller seed."""
+    """Replace the entry of the same row, unless that entry has a smaller seed."""
     entries = {_row(old): old for old in read(file)}
     own = _row(entry)
     if own in entries and entries[own]["seed"] < entry["seed"]:

@@ -1,6 +1,6 @@
-"""Figures, drawn from `results/figures.json` and the records alone: `egm reproduce figures`; `CAPTIONS` says of what.
+"""Draws the figures of `CAPTIONS` from `results/figures.json` and the records alone: `egm reproduce figures`.
 
-A label has the same colour wherever its draws are shown.
+A label has the same colour in every figure that shows its draws.
 
 Contours: p(v) = Σ_h exp(−E(v, h))/Z of GB-RBM, by summing its hidden states; a pair of coordinates of JointMoG is
 independent, p(x) = Π_i ½[N(x_i; −1, σ²) + N(x_i; 1, σ²)].
@@ -52,7 +52,7 @@ CAPTIONS = {
 
 @plain_style()
 def draw_all(results: Path, folder: Path, *, role: str = "main") -> list[Path]:
-    """Draw every figure that there is something for, of runs of one role; returns the files."""
+    """Draw every figure that has data from runs of one role; return the files."""
     entries = [entry for entry in figure_data.read(results / "figures.json") if entry["role"] == role]
     figures = {
         "energy": lambda: _histograms(entries, "energy"),
@@ -77,7 +77,7 @@ def draw_all(results: Path, folder: Path, *, role: str = "main") -> list[Path]:
 
 
 def _panels(titles: Sequence[str]) -> tuple[Any, Iterator[Any]]:
-    """A figure with a panel for each title."""
+    """Return a figure with a panel for each title."""
     columns = min(COLUMNS, len(titles))
     rows = math.ceil(len(titles) / columns)
     figure = new_figure(figsize=(SIZE * columns, 0.8 * SIZE * rows))
@@ -96,7 +96,7 @@ def _label(entry: Entry) -> str:
 
 
 def _colours(entries: Sequence[Entry]) -> dict[str, Any]:
-    """A colour for each label."""
+    """Return a colour for each label."""
     palette = library().colormaps[PALETTE].colors
     labels = sorted({_label(entry) for entry in entries})
     return dict(zip(labels, itertools.cycle([*palette[::2], *palette[1::2]]), strict=False))
@@ -104,28 +104,28 @@ def _colours(entries: Sequence[Entry]) -> dict[str, Any]:
 
 @lru_cache
 def _titles() -> dict[str, str]:
-    """What tables call the target of a recipe."""
+    """Return the names of targets in tables, by recipe."""
     return {recipe: title for name in TABLES for recipe, title in table(name).targets.items()}
 
 
 def _by_target(entries: Sequence[Entry], part: str) -> dict[str, list[Entry]]:
-    """Entries that have a part, sorted by label, by what their target is called."""
+    """Return the entries that have a part, sorted by label, by the name of their target."""
     found: dict[str, list[Entry]] = {}
     for entry in sorted(entries, key=_label):
         if part in entry:
             stem = entry["recipe"].rpartition("/")[2]
             found.setdefault(_titles().get(stem) or entry["target"], []).append(entry)
-    order = list(dict.fromkeys(_titles().values()))  # that of the tables
+    order = list(dict.fromkeys(_titles().values()))  # the order of the tables
     return dict(sorted(found.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
 
 
 def _largest(runs: Sequence[Entry]) -> Entry:
-    """The run with the most reference draws: there are as many as draws."""
+    """Return the run with the most reference draws, which are as many as its draws."""
     return max(runs, key=lambda entry: entry["n"])
 
 
 def _legend(figure: Any) -> None:
-    """One legend above all panels."""
+    """Draw one legend above all panels."""
     shown = {label: line for axis in figure.axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     labels = sorted(shown, key=lambda label: (label != REFERENCE, label))
     columns = figure.axes[0].get_gridspec().ncols
@@ -146,7 +146,7 @@ def _histograms(entries: Sequence[Entry], part: str) -> Any:
             shown, label = entry[part], _label(entry)
             edges = np.array(shown["edges"])
             axis.stairs(_density(shown["draws"], edges), edges, label=label, color=colours[label], linewidth=1)
-        axis.set_ylim(0, 1.5 * reference.max())  # the last bins hold all that lies outside, and may be tall
+        axis.set_ylim(0, 1.5 * reference.max())  # the last bins hold all values outside, and may be tall
         axis.set_xlabel(part)
     _legend(figure)
     return figure
@@ -175,12 +175,12 @@ def _projections(entries: Sequence[Entry], kind: type, density: Callable[[Any, A
 
 
 def _gbrbm_density(target: GBRBM, first: Array, second: Array) -> Array:
-    """p(v) = Σ_h exp(−E(v, h))/Z on a grid of two visible units."""
+    """Return p(v) = Σ_h exp(−E(v, h))/Z on a grid of two visible units."""
     return np.exp(log_marginal(target, first, second) - (target.log_z or 0.0))
 
 
 def _jointmog_density(target: JointMoG, first: Array, second: Array) -> Array:
-    """p(x_1) p(x_2), each half a Gaussian at −1 and half one at 1."""
+    """Return p(x_1) p(x_2), each an equal mixture of Gaussians at −1 and 1."""
     sigma = target.sigma
 
     def marginal(x: Array) -> Array:
@@ -227,7 +227,7 @@ def _epsilon(label: str) -> float:
 
 
 def _ablation(results: Path, name: str, position: Callable[[str], float] | None) -> Any:
-    """Each quantity of a table by its rows: seeds as points with their mean, and the published numbers."""
+    """Draw each quantity of a table by its rows: seeds as points with their mean, and the published numbers."""
     definition = table(name)
     kinds: list[Kind] = [
         kind for kind in RECIPES if any(records_of(definition, c, results) for c in definition.cells(kind))

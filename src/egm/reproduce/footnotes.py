@@ -1,4 +1,4 @@
-"""Sentences below a table: what its marks cannot say, generated from the lines of `comparison`."""
+"""Writes the sentences below a table, which go beyond its marks, from the lines of `comparison`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from egm.reproduce.shown import Shown
 
 
 def footnotes(shown: Shown, metric: str) -> list[str]:
-    """The sentences below the table of a metric; notes on the runs themselves stand below the table's first metric."""
+    """Return the sentences below the table of a metric; notes on the runs are below the first metric of a table."""
     lines = [line for line in shown.of(metric) if line.value is not None]
     judged = [line for line in lines if line.floor is not None and not line.fewer]
     rare = [line for line in judged if line.evaluations < LEAST_EVALUATIONS]
@@ -23,7 +23,7 @@ def footnotes(shown: Shown, metric: str) -> list[str]:
         _said("A baseline is better than", [line for line in lines if line.baselines]),
         _said(f"Evaluated fewer than {LEAST_EVALUATIONS} times, so without ✓", rare, lambda line: line.evaluations),
         _said(f"A floor from fewer than {LEAST_PAIRS} pairs, so without ✓", unsure, lambda line: line.pairs),
-        _said("The recipe has changed since (the list of runs says in what)", changed),
+        _said("The recipe has changed since (the list of runs has the old settings)", changed),
         _said("No longer at equal calls, to be run again", [line for line in lines if line.unequal]),
     ]
     sentences = [sentence for sentence in found if sentence]
@@ -37,7 +37,7 @@ def footnotes(shown: Shown, metric: str) -> list[str]:
 
 
 def commands(table: Table) -> str:
-    """What makes the runs of a table: the plain command, and that for the paper's recipes if some cells need it."""
+    """Return the commands that make the runs of a table; one is for the paper's recipes if some cells need it."""
     plain = {cell.name for cell in table.cells("fast")}
     more = any(cell.name not in plain for cell in table.cells("paper"))
     command = f"egm reproduce {table.name}"
@@ -45,7 +45,7 @@ def commands(table: Table) -> str:
 
 
 def _said(what: str, lines: Sequence[Line], number: Callable[[Line], int] | None = None) -> str:
-    """Lines of which something holds: methods, each with a number, by target."""
+    """Return a sentence that names the methods of lines by target, each with an optional number."""
     methods: dict[str, list[str]] = {}
     for line in lines:
         words = f"*{heading(line.cell)}*" + ("" if number is None else f" ({number(line)})")
@@ -55,7 +55,7 @@ def _said(what: str, lines: Sequence[Line], number: Callable[[Line], int] | None
 
 
 def _by_recipe(cells: Sequence[Cell]) -> str:
-    """Cells by recipe: `fast/gbrbm` (gibbs, egm)."""
+    """Return cells by recipe: `fast/gbrbm` (gibbs, egm)."""
     labels: dict[str, list[str]] = {}
     for cell in cells:
         labels.setdefault(cell.recipe, []).append(cell.label)

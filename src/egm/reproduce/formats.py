@@ -1,4 +1,4 @@
-"""Numbers in print, with as many decimals as they deserve, and tables and paragraphs as Markdown."""
+"""Formats numbers for print, and tables and paragraphs as Markdown."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from egm.report.markup import Grid, count
 from egm.reproduce.comparison import QUANTITIES, Spread
 from egm.reproduce.definitions import Published
 
-SMALL = 0.1  # distances below it have a decimal more
+SMALL = 0.1  # smaller distances have one more decimal
 WIDTH = 120
 SCRATCH = re.compile(r"(?<![\w.])(?:/|~/|\.scratch/|\.\./)(?:[^\s/]+/)*(?=[^\s/])")  # a folder outside of the project
 
 
 def number_text(value: float | None, metric: str) -> str:
-    """A value of a metric; nothing for None."""
+    """Return a value of a metric as text; empty for None."""
     if value is None:
         return ""
     unit = QUANTITIES[metric].unit
@@ -27,7 +27,7 @@ def _decimals(value: float, unit: str) -> int:
 
 
 def spread_text(spread: Spread | None, metric: str) -> str:
-    """Mean ± standard deviation over seeds, with the same number of decimals."""
+    """Return mean ± standard deviation over seeds, with the same number of decimals."""
     if spread is None:
         return ""
     text, unit = number_text(spread.mean, metric), QUANTITIES[metric].unit
@@ -38,7 +38,7 @@ def spread_text(spread: Spread | None, metric: str) -> str:
 
 
 def stated_text(published: Published | None, metric: str, *, named: bool = True) -> str:
-    """A published number, with its method if that is not the row's own."""
+    """Return a published number, with its method if it is not the row's own."""
     if published is None:
         return ""
     spread = "" if published.std is None else f" ± {_as_printed(published.std, metric)}"
@@ -50,12 +50,12 @@ def _as_printed(value: float, metric: str) -> str:
 
 
 def commit_text(commit: str | None) -> str:
-    """Seven digits, and the "+" of a tree with changes."""
+    """Return seven digits of a commit, and the "+" of a tree with changes."""
     return "" if commit is None else commit[:7] + "+" * commit.endswith("+")
 
 
 def command_text(command: str) -> str:
-    """A recorded command, with `runs/` for a folder that others do not have.
+    """Return a recorded command, with `runs/` instead of a folder outside of the project.
 
     >>> command_text("egm train --recipe fast/gbrbm --out /tmp/a/b/gbrbm-0 --seed 0")
     'egm train --recipe fast/gbrbm --out runs/gbrbm-0 --seed 0'
@@ -64,7 +64,7 @@ def command_text(command: str) -> str:
 
 
 def listed(words: list[str]) -> str:
-    """Words as in a sentence.
+    """Join words as in a sentence.
 
     >>> listed(["a"]), listed(["a", "b", "c"])
     ('a', 'a, b and c')
@@ -73,18 +73,18 @@ def listed(words: list[str]) -> str:
 
 
 def markdown(grid: Grid) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     columns, rows = grid
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
 def paragraph(text: str) -> str:
-    """A paragraph of Markdown in lines of moderate length."""
+    """Return a paragraph of Markdown in lines of moderate length."""
     return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def bullets(sentences: list[str]) -> str:
-    """A list of Markdown in lines of moderate length."""
+    """Return a list of Markdown in lines of moderate length."""
     options = {"initial_indent": "- ", "subsequent_indent": "  ", "break_long_words": False, "break_on_hyphens": False}
     return "\n".join(textwrap.fill(text, WIDTH, **options) for text in sentences)

@@ -1,7 +1,7 @@
-"""The evaluation of one run, in a process of its own: `python -m egm.reproduce.judge RUN --n 2000 --repeats 20`.
+"""Evaluates one run in a separate process: `python -m egm.reproduce.judge RUN --n 2000 --repeats 20`.
 
-Fresh draws and fresh references on both sides, n of each, several times; the record goes into the run's `results.json`,
-the draws of figures into its `figures.npz`. Training is not touched.
+It compares n fresh draws with n fresh reference draws, several times. The record goes into the run's `results.json`,
+and the draws of figures into its `figures.npz`. The trained network does not change.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from egm.reproduce.figure_data import save_draws
 from egm.reproduce.runs import Run
 
 SEED = 10_000  # of evaluations; seeds of training are small
-OF_EVERY_TARGET = ("e_w1", "e_w2")  # others are evaluated where they make sense
+OF_EVERY_TARGET = ("e_w1", "e_w2")  # other metrics are evaluated on the targets that have them
 
 
 def judged(run: Run, *, n: int, repeats: int, metrics: Sequence[str], resample_from: int) -> dict[str, Any] | None:
-    """The record of a finished run, or None if it has to be evaluated (anew) for what is asked."""
+    """Return the record of a finished run, or None if it must be evaluated (again) for these options."""
     notes, file = run.notes(), run.folder / "results.json"
     done = notes.get("evaluated")
     if done is None or not file.is_file():
@@ -42,7 +42,7 @@ def _distances(metrics: Sequence[str]) -> list[str]:
 
 
 def command(run: Run, *, n: int, repeats: int, metrics: Sequence[str], resample_from: int, device: str) -> list[str]:
-    """What evaluates a run."""
+    """Return the command that evaluates a run."""
     return [
         *(sys.executable, "-m", "egm.reproduce.judge", str(run.folder), "--n", str(n), "--repeats", str(repeats)),
         *("--resample_from", str(resample_from), "--device", device, "--metrics", *_distances(metrics)),

@@ -1,13 +1,13 @@
-"""Tables that a person reads: one metric, a row for each target and a column for each method.
+"""Lays out tables for readers: one metric, a row for each target and a column for each method.
 
-A table of one target is turned round: it has a row for each method. A table of more than ten columns is taken apart:
-one of learned samplers, and one of Markov chains. A cell holds the mean ± standard deviation over seeds, and marks:
+A table of one target is transposed: it has a row for each method. A table of more than ten columns is split into one of
+learned samplers and one of Markov chains. A cell holds the mean ± standard deviation over seeds, and marks:
 
     ✓                     at the floor (`egm.metrics.floors`) with every seed; ✓ 2/3: with two seeds of three
     ✗                     worse than the published number
-    (n = 8, floor 4.093)  fewer draws than in the other cells of the row, with a floor of its own
+    (n = 8, floor 4.093)  fewer draws than in the other cells of the row, and the floor for that number
 
-What else `comparison` found is in the sentences of `footnotes`.
+The other verdicts of `comparison` are in the sentences of `footnotes`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ AT_FLOOR, WORSE = "✓", "✗"
 MOST_COLUMNS = 10
 SOURCES = {"paper": "in the paper", "published": "published"}
 Columns = dict[str, dict[str, str]]
-"""Cells by row, by heading of the column."""
+"""Cells by heading of the column, then by row."""
 
 
 def grids(shown: Shown, metric: str) -> list[Grid]:
-    """The tables of one metric: none where nobody has it, and two where one would be too wide."""
+    """Return the tables of one metric: none without values, and two if one would be too wide."""
     labels = list(dict.fromkeys(row.label or row.method for row in shown.table.rows))
     lines = sorted(shown.of(metric), key=lambda line: labels.index(line.cell.label))
     targets = list(dict.fromkeys(line.target for line in shown.of(metric)))
@@ -47,7 +47,7 @@ def grids(shown: Shown, metric: str) -> list[Grid]:
 
 
 def heading(cell: Cell) -> str:
-    """What a method is called, with whose settings it ran if they are not our own."""
+    """Return the name of a method, marked if it ran with the paper's settings."""
     papers = Path(cell.recipe).parent.name == "paper" and not cell.is_chain
     return f"{cell.label} (paper's settings)" if papers else cell.label
 
@@ -83,13 +83,13 @@ def _rows_of_methods(lines: Sequence[Line], source: str) -> Grid:
 
 
 def _filled(corner: str, columns: Columns, rows: Sequence[str]) -> Grid:
-    """A table of the columns that hold something."""
+    """Return a table of the columns that are not empty."""
     kept = {name: cells for name, cells in columns.items() if any(cells.values())}
     return [corner, *kept], [[row, *(cells.get(row, "") for cells in kept.values())] for row in rows]
 
 
 def _published(line: Line, source: str) -> tuple[str, str]:
-    """The column of a published number, and the number."""
+    """Return the column of a published number, and the number."""
     words, of = SOURCES.get(source, source), line.published.of if line.published else None
     if of is None:
         return f"{line.cell.label} {words}", stated_text(line.published, line.metric)
@@ -99,7 +99,7 @@ def _published(line: Line, source: str) -> tuple[str, str]:
 
 
 def value_text(line: Line) -> str:
-    """The value of a line with its marks."""
+    """Return the value of a line with its marks."""
     floor = f", floor {number_text(line.floor, line.metric)}" if line.floor is not None else ""
     fewer = f" (n = {line.n}{floor})" if line.fewer else ""
     marks = _mark(line.at_floor, len(line.seeds)) + f" {WORSE}" * line.worse
@@ -107,7 +107,7 @@ def value_text(line: Line) -> str:
 
 
 def resampled_text(line: Line) -> str:
-    """The value of resampled draws with its mark."""
+    """Return the value of resampled draws with its mark."""
     return spread_text(line.resampled, line.metric) + _mark(line.resampled_at_floor, len(line.seeds))
 
 
@@ -118,6 +118,6 @@ def _mark(reached: int | None, seeds: int) -> str:
 
 
 def _floor(lines: Sequence[Line]) -> str:
-    """The mean floor of the lines of a target that have all draws."""
+    """Return the mean floor of the lines of a target that have all draws."""
     floors = [line.floor for line in lines if line.floor is not None and not line.fewer]
     return number_text(statistics.fmean(floors), lines[0].metric) if floors else ""

@@ -1,6 +1,6 @@
-"""Files of `results/` that benchmarks write and that hold no runs of tables: times, memory, posteriors.
+"""Files of `results/` that benchmarks write, without runs of tables: times, memory, posteriors.
 
-Each has a page of its own: `Measurement.grids` are its tables, and the list of the page has all that its records hold.
+Each file has its own page: `Measurement.grids` returns its tables, and the list of the page has the complete records.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from egm.reproduce.formats import commit_text
 from egm.reproduce.run_list import Rows
 
 Records = Sequence[Mapping[str, Any]]
-MARGINALS = {  # what the records call the largest errors of a posterior
+MARGINALS = {  # the largest errors of a posterior, by their key in records
     "inclusion": "inclusion of a coefficient",
     "coefficient": "mean of a coefficient",
     "together": "two points in one component",
@@ -59,10 +59,10 @@ class Measurement:
     """A file of `results/` and its page.
 
     Attributes:
-        title, text: of the page.
-        command: what writes the file.
-        grids: the tables.
-        left_out: beginnings of keys of records that are not listed.
+        title, text: title and text of the page.
+        command: command that writes the file.
+        grids: returns the tables.
+        left_out: prefixes of keys of records that are not listed.
         figure: a file in `docs`.
     """
 
@@ -75,21 +75,21 @@ class Measurement:
 
 
 def read(file: Path) -> Records:
-    """The records of a file, with the minutes that all steps of a recipe take where a speed was measured."""
+    """Return the records of a file; measured speeds also get the minutes that all steps of a recipe take."""
     content = json.loads(file.read_text(encoding="utf-8"))
     found = content if isinstance(content, list) else [content]
     return [{**record, **_whole(record)} for record in found]
 
 
 def _whole(record: Mapping[str, Any]) -> dict[str, float]:
-    """Minutes that all steps of a recipe would take at a measured speed; not of draws, nor of recipes that are gone."""
+    """Return the minutes of all steps of a recipe at the measured speed; empty for draws and for removed recipes."""
     if "ms" not in record or record.get("recipe") not in names() or record["name"].startswith("draws"):
         return {}
     return {"minutes": record["ms"] * load(record["recipe"], record["method"])["steps"] / 6e4}
 
 
 def rows_of(measurement: Measurement, records: Records) -> Rows:
-    """All that records hold, for the list of the page; dots join the names of what is nested."""
+    """Return the records for the list of the page; names of nested values are joined by dots."""
     flat = map(_flat, records)
     return [{k: v for k, v in record.items() if not k.startswith(measurement.left_out)} for record in flat]
 
@@ -108,12 +108,12 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _picked(columns: Mapping[str, str]) -> Callable[[Records], list[Grid]]:
-    """One table with some columns of the records."""
+    """Return a function that makes one table with some columns of the records."""
     return lambda records: [(list(columns), [[_text(r.get(key)) for key in columns.values()] for r in records])]
 
 
 def _scaling(records: Records) -> list[Grid]:
-    """A table for each quantity that was varied."""
+    """Return a table for each quantity that was varied."""
     return [
         _crossed([r for r in records if r["axis"] == axis], title, "value", lambda r: _text(r["ms"]))
         for axis, title in AXES.items()
@@ -129,7 +129,7 @@ def _crossed(records: Records, corner: str, row: str, cell: Callable[[Mapping[st
 
 
 def _posteriors(records: Records) -> list[Grid]:
-    """A row for each marginal of each posterior, the mean ± standard deviation over seeds for each method."""
+    """Return a row for each marginal of each posterior: mean ± standard deviation over seeds for each method."""
     methods = list(dict.fromkeys(record["method"] for record in records))
     rows = []
     for problem in dict.fromkeys(record["problem"] for record in records):
@@ -160,10 +160,10 @@ def _text(value: Any) -> str:
 MEASUREMENTS = {
     "bayes": Measurement(
         "Posteriors: spike-and-slab regression and a Gaussian mixture",
-        "The largest errors of marginals that are known by enumeration ([bayes.md](../bayes.md) has the problems)."
-        " EGM-SP has weighted draws, and a value is the mean of several sets. A chain has all states after its"
-        " warm-up. Every chain makes as many calls, of energy and gradient together, as EGM-SP made for training and"
-        " one set of draws."
+        "The table shows the largest errors of marginals that are known by enumeration ([bayes.md](../bayes.md)"
+        " describes the posteriors). A value of EGM-SP is a mean over several sets of weighted draws. A value of a"
+        " chain uses all states after its warm-up. Every chain makes as many calls, of energy and gradient together, as"
+        " EGM-SP made for training and one set of draws."
         " The floor is the mean error of as many exact draws as EGM-SP has. The cores did other work at the same time.",
         "python benchmarks/bayes.py --results results/bayes.json",
         _posteriors,
@@ -171,30 +171,30 @@ MEASUREMENTS = {
     ),
     "speed": Measurement(
         "Speed of the paper's settings",
-        "Milliseconds of one gradient step, and the memory that it needs; the row `draws-10` is for 2000 draws. The"
-        " authors' code ran on the same kind of GPU. The column `least ms` has what the machine allows. The column"
-        " `all steps` is for one run alone on the GPU, without the draws for the buffer.",
+        "The table shows the milliseconds and the memory of one gradient step; the row `draws-10` is for 2000 draws."
+        " The authors' code ran on the same kind of GPU. The column `least ms` is the lower bound of the machine. The"
+        " column `all steps` is for one run alone on the GPU, without the draws for the buffer.",
         "python benchmarks/speed.py --results results/speed.json",
         _picked(SPEED),
     ),
     "scaling": Measurement(
         "Scaling",
-        "Milliseconds of one gradient step, and of 2000 draws, as one quantity of the problem grows. The list has the"
-        " spreads and the memory.",
+        "The tables show the milliseconds of one gradient step, and of 2000 draws, as one quantity of the problem"
+        " grows. The list also has the spreads and the memory.",
         "python benchmarks/scaling.py --results results/scaling.json",
         _scaling,
         figure="scaling.svg",
     ),
     "compare_cpu": Measurement(
         "Speed on a CPU before and after a change",
-        "Medians of milliseconds. The earlier version ran twice in each round: its two columns show how far the machine"
-        " alone varies.",
+        "The table shows medians of milliseconds. The earlier version ran twice in each round: its two columns show the"
+        " variation of the machine alone.",
         "python benchmarks/compare_cpu.py runs/before/src --results results/compare_cpu.json",
         _picked(BEFORE),
     ),
     "quickstart": Measurement(
         "The time of `make quickstart`",
-        "Seconds in an empty clone, on CPU cores.",
+        "The table shows seconds in an empty clone, on CPU cores.",
         "python benchmarks/quickstart.py --results results/quickstart.json",
         _picked(QUICKSTART),
     ),

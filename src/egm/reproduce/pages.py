@@ -1,8 +1,8 @@
-"""The pages of results: `docs/results.md` with E-W1, and a page in `docs/results/` for each other metric and benchmark.
+"""Writes the pages of results: `docs/results.md` (E-W1), and one in `docs/results/` for each other metric or benchmark.
 
-They come from `results/*.json` and the tables' definitions alone, and nothing depends on what this version of egm can
-run. Each page has two lists of its runs, `NAME.csv` and `NAME.html`. `egm reproduce page` writes all of them, and a
-test makes them again and compares.
+The pages depend on `results/*.json` and the tables' definitions alone, not on what this version of egm can run. Each
+page has two lists of its runs, `NAME.csv` and `NAME.html`. `egm reproduce page` writes all files, and a test checks
+that they are up to date.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ FOLDER, MAIN = "results", "results.md"
 GENERATED = "<!-- Written by `egm reproduce page` from results/*.json. Do not edit: change records or definitions. -->"
 READING = """\
 This page compares the methods by **E-W1**, the Wasserstein distance of order 1 between the energies of draws and the
-energies of reference draws. Small is good. `egm reproduce page` writes it from the files of `results/`, and a test
-compares. [reproducing.md](reproducing.md) says how to make the runs again.
+energies of reference draws. Smaller is better. `egm reproduce page` writes this page from the files of `results/`, and
+a test checks that it is up to date. [reproducing.md](reproducing.md) explains how to repeat the runs.
 
 | mark | meaning |
 |---|---|
@@ -38,31 +38,33 @@ compares. [reproducing.md](reproducing.md) says how to make the runs again.
 
 - The **floor** is the distance between two sets of reference draws. No sampler is below it on average. Reference draws
   are exact, except for particles and for lattices above 12 × 12, where they come from long Markov chains.
-- A **cell** is the mean ± standard deviation over seeds, and a cell without ± has one seed. Every seed is the mean of
-  20 evaluations, each with 2000 fresh draws and 2000 fresh reference draws. A footnote names the runs with fewer
-  evaluations; they have no ✓. An empty cell has no run.
-- **(n = 784, floor 0.575)** marks chains that visited fewer than 2000 states: the smallest number, and their floor.
-  It is higher than the floor of the row, so they have no ✓ and are compared with no other method.
+- A **cell** is the mean ± standard deviation over seeds, and a cell without ± has one seed. The value of a seed is the
+  mean of 20 evaluations, each with 2000 fresh draws and 2000 fresh reference draws. A footnote names the runs with
+  fewer evaluations; they have no ✓. An empty cell has no run.
+- **(n = 784, floor 0.575)** marks chains that visited fewer than 2000 states, with the smallest number of states and
+  the floor for that number. This floor is higher than the floor of the row, so the chains have no ✓ and are compared
+  with no other method.
 - Numbers **in the paper** and **published** numbers are by others. EGM-SP is a method of this library, and the paper
   has no number for it: its ✗ is relative to EGM-BS in the paper.
 - **Methods** have the names of `egm train --method`. They run with the recipes of this library, which take minutes of
   a GPU; "(paper's settings)" marks runs with the recipes of the paper. Markov chains are 4 chains of 6000 steps, as in
-  the paper. Chains "at equal calls" make as many energy calls as `egm-sp` made with the same seed. Gradients are not
-  counted there: `tempering` asks for gradients, and `egm-sp` does not.
+  the paper. Chains "at equal calls" make as many energy calls as `egm-sp` made with the same seed. Gradient
+  calls are not counted there: `tempering` makes gradient calls, and `egm-sp` does not.
 - **Resampled** draws are chosen by their weights from five times as many draws.
 - A **baseline** is a Markov chain, or a neural sampler other than EGM. A footnote names every method of EGM that is not
   at the floor while a baseline is better. Differences below the floor do not count.
-- Ablations and runs about cost have tables of their own. Smoke runs have none.
+- Ablations and runs about cost have their own tables. Smoke runs are not shown.
 """
 OTHERS = """\
-[How to read the tables](../results.md) explains the columns and the marks. Notes on the runs are there, under the same
-headings.
+[How to read the tables](../results.md) explains the columns and the marks. That page also has notes on the
+runs, under the same headings.
 """
 LISTS = """\
 [{stem}.csv]({folder}{stem}.csv) and [{stem}.html]({folder}{stem}.html) list every run of this page: value, floor,
-steps, energy and gradient calls, seconds of training, hardware, versions, commit and command. A + after a commit means
-changes that a later commit holds. "Runs at a time" says how many runs shared the device; more of them leave a run fewer
-steps in its seconds. Commands train, and `egm evaluate RUN --n 2000 --repeats 20` evaluates, as `egm reproduce` does.
+steps, energy and gradient calls, seconds of training, hardware, versions, commit and command. A + after a commit marks
+changes that are part of a later commit. "Runs at a time" is the number of runs that shared the device; with more runs,
+each makes fewer steps in its seconds. The commands train, and `egm evaluate RUN --n 2000 --repeats 20` evaluates as
+`egm reproduce` does.
 """
 
 
@@ -71,9 +73,9 @@ class Page:
     """A page about runs.
 
     Attributes:
-        stem: of its files.
-        title, about: at the top.
-        metrics: what its tables show.
+        stem: name of its files without the suffix.
+        title, about: texts at the top.
+        metrics: metrics of its tables.
     """
 
     stem: str
@@ -88,53 +90,53 @@ PAGES = (
         "m_w1",
         "M-W1: magnetisation",
         "The Wasserstein distance of order 1 between the magnetisations of draws and of reference draws, for lattices."
-        " It sees a sampler that leans to one sign, which energies do not show. Small is good.",
+        " It detects a sampler that prefers one sign, which energies do not show. Smaller is better.",
         ("m_w1",),
     ),
     Page(
         "x_w2",
         "x-W2: states",
-        "The Wasserstein distance of order 2 between draws and reference draws themselves, for targets with real"
-        " variables. Small is good.",
+        "The Wasserstein distance of order 2 between draws and reference draws, for targets with real variables."
+        " Smaller is better.",
         ("x_w2",),
     ),
     Page(
         "e_w2",
         "E-W2: energies, order 2",
         "The Wasserstein distance of order 2 between the energies of draws and of reference draws, which is the"
-        " published metric for particles. Small is good.",
+        " published metric for particles. Smaller is better.",
         ("e_w2",),
     ),
     Page(
         "ess",
         "Effective sample size",
-        "The effective share of weighted draws, from 0 to 1. Large is good. Markov chains have no weights.",
+        "The effective share of weighted draws, from 0 to 1. Larger is better. Markov chains have no weights.",
         ("ess",),
     ),
     Page(
         "log_z",
         "Error of log Z",
-        "The absolute error of log Z where the exact value is known, as a mean over seeds. Small is good.",
+        "The absolute error of log Z where the exact value is known, as a mean over seeds. Smaller is better.",
         ("log_z_error",),
     ),
     Page(
         "modes",
         "Modes",
-        "The number of modes that 2000 draws visit; for each seed the smallest number over its evaluations. Large is"
-        " good.",
+        "The number of modes that 2000 draws visit; for each seed, the smallest number over its evaluations. Larger is"
+        " better.",
         ("modes",),
     ),
     Page(
         "cost",
         "Cost of training",
-        "What the runs cost. Here ✗ means more than was published; machines differ.",
+        "The cost of the runs. Here ✗ means a higher cost than published; machines differ.",
         ("ms_per_step", "energy_calls", "score_calls", "peak_memory_gib"),
     ),
 )
 
 
 def write_pages(results: Path, docs: Path) -> list[Path]:
-    """Write every page with its lists; returns the files."""
+    """Write every page with its lists; return the files."""
     written = []
     for name, text in pages(results, docs).items():
         with replacing(docs / name) as stream:
@@ -144,7 +146,7 @@ def write_pages(results: Path, docs: Path) -> list[Path]:
 
 
 def pages(results: Path, docs: Path) -> dict[str, str]:
-    """The texts of all files, by their path in `docs`; figures that `docs/figures` holds are shown."""
+    """Return the texts of all files by their path in `docs`; the pages show the figures of `docs/figures`."""
     tables = [Shown(table(name), KINDS, results) for name in TABLES]
     figures = {file.stem for file in (docs / "figures").glob("*.svg")}
     valued = {line.metric for each in tables for line in each.lines if line.value is not None}
@@ -184,7 +186,7 @@ def _page(page: Page, tables: Sequence[Shown], figures: set[str]) -> list[str]:
 
 
 def _section(shown: Shown, metrics: Sequence[str], figures: set[str], *, prefix: str) -> list[str]:
-    """The tables of some metrics of one definition, each with its figures above and its sentences below."""
+    """Return the tables of some metrics of one definition, each with its figures above and its sentences below."""
     several = len(metrics) > 1
     found = [part for each in metrics for part in _metric(shown, each, figures, prefix=prefix, named=several)]
     if not found:

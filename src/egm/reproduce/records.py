@@ -1,8 +1,8 @@
-"""Records of runs: `results/*.json`, lists of one object a run, and which of them belong to a cell.
+"""Records of runs: `results/*.json`, lists with one object per run, and their assignment to cells.
 
-A record belongs to a cell if recipe, method and role agree and the same options were changed. Budgets and what is only
-written down are no settings, except that runs whose cost is the question (role "cost") differ by their seconds. So a
-smoke run or an ablation never enters a main row, whatever file it is in.
+A record belongs to a cell if recipe, method and role agree and the same options were changed. Budgets and
+options of logging are not compared, except that runs with role "cost" differ by their seconds. So a smoke run or an
+ablation never enters a main row, in any file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NO_SETTINGS = ("log_every", "checkpoint_every", "evaluate_every", "evaluation_si
 
 
 def read(file: Path) -> list[Record]:
-    """The records of a file, none if it is not there."""
+    """Return the records of a file, none if there is no such file."""
     if not file.is_file():
         return []
     content = json.loads(file.read_text(encoding="utf-8"))
@@ -30,10 +30,10 @@ def read(file: Path) -> list[Record]:
 
 
 def merge(file: Path, new: Sequence[Record], *, cell: Cell | None = None) -> None:
-    """Put records into a file, in the place of older ones of the same runs; the file is replaced as a whole.
+    """Add records to a file, and replace older records of the same runs; the write is atomic.
 
-    With their cell, they replace all of its runs with the same seeds: equal calls may have been others before. So
-    a table cannot have a row at equal calls beside one of the same recipe with a number of calls.
+    With `cell`, they replace all runs of the cell with the same seeds, because the number of equal calls may have
+    changed. So a table cannot have a row at equal calls and a row of the same recipe with a number of calls.
     """
     seeds = {record["seed"] for record in new}
     old = [run for run in read(file) if cell is None or run["seed"] not in seeds or not belongs(run, cell)]
@@ -42,26 +42,26 @@ def merge(file: Path, new: Sequence[Record], *, cell: Cell | None = None) -> Non
 
 
 def key(record: Record) -> str:
-    """What tells runs apart: recipe, method, role, settings and seed."""
+    """Return what identifies a run: recipe, method, role, settings and seed."""
     parts = [record["recipe"], record["method"], record["role"], settings(record), record["seed"]]
     return json.dumps(parts, sort_keys=True, ensure_ascii=False)
 
 
 def settings(record: Record) -> dict[str, Any]:
-    """The options that a run changed, without those that do not count."""
+    """Return the options that a run changed, without budgets and options of logging (see above)."""
     ignored = NO_SETTINGS if record["role"] == "cost" else (*NO_SETTINGS, *BUDGETS)
     return {name: value for name, value in record["overrides"].items() if name not in ignored}
 
 
 def belongs(record: Record, cell: Cell) -> bool:
-    """Whether a run is one of a cell's."""
+    """Return whether a run belongs to a cell."""
     if (record["recipe"], record["method"], record["role"]) != (cell.recipe, cell.method, cell.role):
         return False
     return same_settings(settings(record), cell)
 
 
 def same_settings(found: Mapping[str, Any], cell: Cell) -> bool:
-    """Whether the options that a run changed are those of a cell; what the recipe says itself is no change."""
+    """Return whether a run and a cell change the same options; values that the recipe states are not changes."""
     wanted = dict(cell.overrides)
     if cell.role == "cost" and cell.time_limit is not None:
         wanted["time_limit"] = cell.time_limit
@@ -74,10 +74,10 @@ def same_settings(found: Mapping[str, Any], cell: Cell) -> bool:
 
 
 def changed_since(record: Record, cell: Cell) -> dict[str, Any]:
-    """Options that the recipe stated otherwise when a run was made, as it did then (None: not at all).
+    """Return the options that the recipe has changed since a run, with their old values (None: not stated).
 
-    Options that the cell sets itself are left out, and budgets where it has seconds; nothing is known of records
-    without "stated".
+    Options that the cell sets are left out, and budgets if the cell has seconds. For records without "stated", the
+    result is empty.
     """
     then, now = record.get("stated"), cell.stated
     if then is None or not now:
@@ -93,7 +93,7 @@ def _calls(value: Any) -> bool:
 
 
 def records_of(table: Table, cell: Cell, folder: Path) -> list[Record]:
-    """The runs of a cell by seed: of each seed from the table's own file, or else from the first of its others."""
+    """Return the runs of a cell by seed, each from the table's own file or else from the first of its further files."""
     found: dict[int, Record] = {}
     for name in (table.name, *table.results):
         for record in read(folder / f"{name}.json"):

@@ -1,7 +1,7 @@
-"""How the runs of a page were made: one row for each run, as CSV and as a page of HTML.
+"""Lists the runs of a page: one row for each run, as CSV and as a page of HTML.
 
-The rows hold what the tables of Markdown leave out: every seed by itself, its steps, calls, seconds, machine, commit
-and command. Numbers have six digits. A folder that only the machine of a run had is shown as `runs/`.
+The rows hold what the tables of Markdown leave out: the values, steps, calls, seconds, machine, commit and command of
+every seed. Numbers have six digits. Folders outside of the project are shown as `runs/`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Rows = list[dict[str, Value]]
 
 
 def rows_of(shown: Sequence[Shown], metrics: Sequence[str]) -> Rows:
-    """A row for every run of these tables that has one of these metrics."""
+    """Return a row for every run of these tables that has one of these metrics."""
     found: Rows = []
     for each in shown:
         for target, cell, record in each.runs():
@@ -36,7 +36,7 @@ def rows_of(shown: Sequence[Shown], metrics: Sequence[str]) -> Rows:
 
 
 def _values(record: Record, metrics: Sequence[str]) -> dict[str, Value]:
-    """What a run has of the metrics of a page; distances with the spread over evaluations and with their floors."""
+    """Return a run's values of the metrics of a page; distances with their spread over evaluations and their floors."""
     found: dict[str, Value] = {}
     for name in metrics:
         label, score = QUANTITIES[name].label, record["metrics"].get(name)
@@ -50,7 +50,7 @@ def _values(record: Record, metrics: Sequence[str]) -> dict[str, Value]:
 
 
 def _made(cell: Cell, record: Record) -> dict[str, Value]:
-    """How a run was made."""
+    """Return how a run was made."""
     share, hours = _share(cell, record)
     then = changed_since(record, cell)
     return {
@@ -78,7 +78,7 @@ def _made(cell: Cell, record: Record) -> dict[str, Value]:
 
 
 def _share(cell: Cell, record: Record) -> tuple[float | None, float | None]:
-    """The share of the steps of one of the paper's recipes that a run had, and the hours that all would take."""
+    """Return a run's share of the steps of a paper recipe, and the hours that all steps would take."""
     whole = cell.stated.get("steps") if cell.recipe.startswith("paper/") and not cell.is_chain else None
     if not whole or not record["steps"]:
         return None, None
@@ -87,7 +87,7 @@ def _share(cell: Cell, record: Record) -> tuple[float | None, float | None]:
 
 
 def csv_text(rows: Sequence[Mapping[str, Value]]) -> str:
-    """Rows as CSV, with the columns in which something stands."""
+    """Return rows as CSV, without empty columns."""
     stream = io.StringIO()
     writer = csv.DictWriter(stream, _columns(rows), extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -96,7 +96,7 @@ def csv_text(rows: Sequence[Mapping[str, Value]]) -> str:
 
 
 def html_page(title: str, rows: Sequence[Mapping[str, Value]]) -> Html:
-    """Rows as a page with one table, which a click on a heading sorts."""
+    """Return rows as a page with one table, which a click on a heading sorts."""
     columns = _columns(rows)
     cells = [[value_text(row.get(name)) for name in columns] for row in rows]
     return markup.page(title, element("h1", title), markup.table(columns, cells, label=title))
@@ -108,7 +108,7 @@ def _columns(rows: Sequence[Mapping[str, Value]]) -> list[str]:
 
 
 def value_text(value: Any) -> str:
-    """A value with six digits.
+    """Return a value with six digits.
 
     >>> value_text(0.123456789), value_text(117_000_000_000), value_text(None)
     ('0.123457', '117000000000', '')

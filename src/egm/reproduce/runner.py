@@ -1,8 +1,8 @@
-"""Many processes on one device: as many at a time as asked for, each with a log, stopped together.
+"""Runs many processes on one device: a given number at a time, each with a log, and stops them together.
 
-Each process has a process group of its own, so that Ctrl-C reaches this one alone. It passes one interrupt on, and runs
-of `egm train` save themselves; a second Ctrl-C kills. A lock in the folder of the runs is shared with the processes: as
-long as one of them lives, even if this one was killed, nobody else continues their runs.
+Each process has its own process group, so that Ctrl-C reaches only the parent. The parent passes one interrupt on, and
+runs of `egm train` save themselves; a second Ctrl-C kills them. The processes share a lock in the folder of the runs:
+as long as one of them lives, even if the parent was killed, no other `egm reproduce` continues their runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GRACE = 60.0  # seconds that processes have to save themselves
 
 @dataclass(frozen=True)
 class Job:
-    """A command with a name and a file for what it prints."""
+    """A command with a name and a file for its output."""
 
     name: str
     command: Sequence[str]
@@ -35,7 +35,7 @@ class Job:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[int]:
-    """Hold a folder; the descriptor is to be passed on to processes that work in it."""
+    """Lock a folder; pass the yielded descriptor on to processes that work in it."""
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -59,7 +59,7 @@ def run_jobs(
     lock: int,
     ended: Callable[[Job, int, float], None],
 ) -> None:
-    """Run every job and call `ended(job, exit code, seconds)` after each; an interrupt stops those that run."""
+    """Run every job and call `ended(job, exit code, seconds)` after each; an interrupt stops the running jobs."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     waiting, running = deque(jobs), dict[subprocess.Popen[bytes], tuple[Job, float]]()
     with held_back() as deliver_interrupt:
@@ -87,7 +87,7 @@ def _start(job: Job, environment: Mapping[str, str], lock: int) -> subprocess.Po
 
 
 def _stop(running: Sequence[subprocess.Popen[bytes]]) -> None:
-    """One interrupt for each, time to save, and then an end."""
+    """Interrupt every process, wait until it has saved, and kill it after `GRACE` seconds."""
     try:
         for process in running:
             with contextlib.suppress(ProcessLookupError):
@@ -104,5 +104,5 @@ def _stop(running: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def last_lines(log: Path, n: int = 5) -> str:
-    """The end of a log."""
+    """Return the last lines of a log."""
     return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-n:]) if log.is_file() else ""

@@ -1,8 +1,8 @@
-"""Runs of cells: where each one is, how far it is, and the command that starts or continues it.
+"""Runs of cells: their folders, their progress, and the commands that start or continue them.
 
-A run is a folder of `egm train`. `reproduce.json` beside its files says whether `egm train` came to its end, how many
-runs shared the device at most, over all its starts, and how the run was evaluated. A run that was stopped is continued
-(chains, which cannot be, begin again), one that is there is kept.
+A run is a folder of `egm train`. Its `reproduce.json` says whether `egm train` finished, how many runs shared the
+device at most, over all starts of the run, and how the run was evaluated. A stopped run is continued (chains cannot be
+continued and start again), and a finished run is kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOTES = "reproduce.json"
 
 @dataclass(frozen=True)
 class Run:
-    """One cell with one seed, in a folder of its own."""
+    """One cell with one seed, in its own folder."""
 
     cell: Cell
     seed: int
@@ -44,21 +44,21 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether `egm train` came to its end."""
+        """Whether `egm train` has finished."""
         return bool(self.notes().get("finished"))
 
     def notes(self) -> dict[str, Any]:
-        """What `reproduce.json` says."""
+        """Return the contents of `reproduce.json`."""
         file = self.folder / NOTES
         return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
     def note(self, *, concurrent: int = 1, **changes: Any) -> None:
-        """Change what `reproduce.json` says; the number of runs that share the device only grows."""
+        """Change entries of `reproduce.json`; the number of runs that share the device only grows."""
         most = max(concurrent, self.notes().get("concurrent", 1))
         write_json(self.folder / NOTES, {**self.notes(), **changes, "concurrent": most})
 
     def check(self) -> None:
-        """Raise if the folder holds a run of something else."""
+        """Raise if the folder holds another run."""
         config = RunDirectory(self.folder).read_config()
         notes = config.get("notes") or {}
         found = {"role": notes.get("role", "main"), "overrides": notes.get("overrides", {})}
@@ -71,12 +71,12 @@ class Run:
             )
 
     def forget(self) -> None:
-        """Remove what is left of chains that were stopped."""
+        """Remove the folder of chains that were stopped."""
         if self.begun and not self.finished and self.cell.is_chain:
             shutil.rmtree(self.folder)
 
     def kept_limit(self) -> str | None:
-        """In words how long a run that is there was trained, if that is not what is asked for now."""
+        """Return a message if the limit of an existing run differs from the requested one, otherwise None."""
         config = RunDirectory(self.folder).read_config()
         limit = config.get("time_limit")
         if limit == self.cell.time_limit:
@@ -85,7 +85,7 @@ class Run:
         return f"{self.name} has a limit of {shown}; it is kept (delete the folder to train it again)"
 
     def command(self, *, device: str, concurrent: int, calls: Callable[[str], int]) -> list[str]:
-        """What starts it, or continues it where it stopped; `calls` gives the energy calls of another method's run."""
+        """Return the command that starts or continues the run; `calls` returns another method's energy calls."""
         program = [sys.executable, "-m", "egm.cli", "train"]
         if self.begun:
             return [*program, "--resume", str(self.folder), "--evaluate", "false", "--device", device]
@@ -98,23 +98,23 @@ class Run:
             *(*program, "--recipe", cell.recipe, "--method", cell.method, "--seed", str(self.seed)),
             *("--device", device, "--out", str(self.folder), "--role", cell.role, "--concurrent", str(concurrent)),
             *("--evaluate", "false"),
-            *(() if cell.is_chain else ("--evaluate_every", "0")),  # it would take seconds from the training
+            *(() if cell.is_chain else ("--evaluate_every", "0")),  # evaluation would take time from training
             *(word for name, value in options.items() for word in (f"--{name}", _word(value, calls))),
         ]
 
     def energy_calls(self) -> int | None:
-        """What its training asked for so far."""
+        """Return the energy calls of its training so far."""
         counted = [row["energy_calls"] for row in RunDirectory(self.folder).read_metrics() if row.get("energy_calls")]
         return int(counted[-1]) if counted else None
 
     def waits_for(self) -> set[str]:
-        """Methods whose energy calls it is given."""
+        """Return the methods whose energy calls limit this run."""
         values = (value for value in self.cell.overrides.values() if isinstance(value, str))
         return {value.removeprefix(CALLS_OF) for value in values if value.startswith(CALLS_OF)}
 
 
 def runs_of(cells: Iterable[Cell], seeds: Iterable[int], out: Path) -> list[Run]:
-    """A run for every cell and seed, each once, those with the most seconds first."""
+    """Return a run for every cell and seed, each once, in descending order of their seconds."""
     seeds, runs = list(seeds), {}
     for cell in cells:
         for seed in seeds:
@@ -125,7 +125,7 @@ def runs_of(cells: Iterable[Cell], seeds: Iterable[int], out: Path) -> list[Run]
 
 
 def with_budget(cell: Cell, *, time_limit: float | None, stretch: float) -> Cell:
-    """A cell with other seconds; those whose cost is the question keep theirs."""
+    """Return a cell with other seconds; a cell with role "cost" keeps its own."""
     if cell.role == "cost":
         return cell
     if time_limit is not None:

@@ -1,4 +1,4 @@
-"""Which cells of tables the words of a command line select: by recipe, by method, or by the name of a row."""
+"""Selects cells of tables by the words of a command line: recipes, methods, or names of rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from egm.util.expressions import nearest
 
 @dataclass(frozen=True)
 class Selection:
-    """Some cells: those of these recipes by these methods (all, where none is named), and those of these names."""
+    """A choice of cells: by recipe and method (an empty set stands for all), and by name."""
 
     recipes: frozenset[str] = frozenset()
     methods: frozenset[str] = frozenset()
@@ -19,7 +19,7 @@ class Selection:
 
     @classmethod
     def of(cls, words: Sequence[str], cells: Sequence[Cell]) -> Selection:
-        """What words on a command line select of these cells; one that names nothing suggests the nearest."""
+        """Return the selection of these cells by words; raises for an unknown word and suggests the nearest."""
         groups = (
             {cell.stem for cell in cells},
             {name for cell in cells for name in (cell.method, cell.label)},
@@ -32,7 +32,7 @@ class Selection:
         return cls(*map(frozenset, chosen))
 
     def takes(self, cell: Cell) -> bool:
-        """Whether a cell is selected."""
+        """Return whether a cell is selected."""
         if self.names & {cell.name, f"{cell.stem}-{cell.method}"}:
             return True
         if self.names and not self.recipes and not self.methods:

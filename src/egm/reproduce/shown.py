@@ -1,4 +1,4 @@
-"""A table with its records: the lines of `comparison`, and what is to be said of the runs behind them."""
+"""A table with its records: the lines of `comparison`, and remarks on the runs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Shown:
 
     Args:
         table: its definition.
-        kinds: of recipes.
-        folder: `results/`.
-        chosen: which cells, by default all.
+        kinds: kinds of recipes.
+        folder: folder of the records, `results/`.
+        chosen: whether a cell is included; by default all are.
     """
 
     def __init__(
@@ -33,21 +33,21 @@ class Shown:
         self.lines = compare(table, self.found)
 
     def of(self, metric: str) -> list[Line]:
-        """The lines of one metric."""
+        """Return the lines of one metric."""
         return [line for line in self.lines if line.metric == metric]
 
     def runs(self) -> list[tuple[str, Cell, Record]]:
-        """Every run with its cell and with what its target is called."""
+        """Return every run with the name of its target and its cell."""
         named = ((self.table.targets.get(stem, stem), cells) for stem, cells in self.found.items())
         return [(target, cell, run) for target, cells in named for cell, runs in cells for run in runs]
 
     @property
     def missing(self) -> list[Cell]:
-        """Cells without runs."""
+        """The cells without runs."""
         return [cell for cells in self.found.values() for cell, records in cells if not records]
 
     def remarks(self) -> dict[str, list[str]]:
-        """What records remark, with the cells that they belong to."""
+        """Return the notes of records, with the cells of these records."""
         found: dict[str, list[str]] = {}
         for cell, records in (pair for cells in self.found.values() for pair in cells):
             for note in dict.fromkeys(record["note"] for record in records if record.get("note")):
@@ -55,7 +55,7 @@ class Shown:
         return found
 
     def reasons(self) -> dict[str, list[str]]:
-        """Cells without runs by why they cannot be run ("" if they can)."""
+        """Return the cells without runs, by the reason why they cannot be run ("" if they can)."""
         found: dict[str, list[str]] = {}
         for cell in self.missing:
             found.setdefault(cell.why_not() or "", []).append(f"{cell.recipe} by {cell.label}")

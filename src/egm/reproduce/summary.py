@@ -1,6 +1,7 @@
-"""The table of the README, between two markers: EGM-SP on six targets, with E-W1, floor, ESS and energy calls.
+"""Writes the table of the README between two markers: EGM-SP on six targets, with E-W1, floor, ESS and energy calls.
 
-`egm reproduce page` writes it from `results/*.json`, like the pages of results, and a test compares.
+`egm reproduce page` writes it from `results/*.json`, like the pages of results, and a test checks that it is
+up to date.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from egm.reproduce.shown import Shown
 from egm.util.files import replacing
 
 METHOD, METRIC = "egm-sp", "e_w1"
-ROWS = {  # what the variables are, by table and recipe
+ROWS = {  # variables of the target, by table and recipe
     ("table1", "ising10-b04"): "100 spins",
     ("beyond", "ising16-critical"): "256 spins",
     ("table2", "gbrbm"): "2 reals, 3 bits",
@@ -30,7 +31,7 @@ BEGIN, END = "<!-- results -->", "<!-- /results -->"
 
 
 def write_summary(results: Path, readme: Path) -> Path | None:
-    """Put the results between the markers of a file; None where there is no such file, or it has no markers."""
+    """Write the results between the markers of a file; return None if the file or the markers are missing."""
     if not readme.is_file():
         return None
     text = readme.read_text(encoding="utf-8")
@@ -43,7 +44,7 @@ def write_summary(results: Path, readme: Path) -> Path | None:
 
 
 def summary(results: Path) -> str:
-    """The table and how its runs were made."""
+    """Return the table, and a sentence about its runs."""
     rows: list[list[str]] = []
     runs: list[Record] = []
     for name in dict.fromkeys(name for name, _ in ROWS):
@@ -62,7 +63,7 @@ def summary(results: Path) -> str:
 
 
 def _rows(shown: Shown) -> list[tuple[str, list[str], Sequence[Record]]]:
-    """For each target its recipe, what is printed of it, and the runs behind."""
+    """Return for each target its recipe, its row, and its runs."""
     found = []
     for line in shown.of(METRIC):
         if line.value is not None and _is_plain(line.cell):
@@ -74,7 +75,7 @@ def _rows(shown: Shown) -> list[tuple[str, list[str], Sequence[Record]]]:
 
 
 def _is_plain(cell: Cell) -> bool:
-    """Whether these are the main runs of EGM-SP, with nothing changed."""
+    """Return whether a cell holds main runs of EGM-SP without changed options."""
     return cell.method == METHOD and cell.role == "main" and not cell.row.overrides
 
 

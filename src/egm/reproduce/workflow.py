@@ -1,7 +1,7 @@
-"""From tables to records: train what is missing, evaluate it, and write down what came out.
+"""Makes the records of tables: trains missing runs, evaluates them, and writes their records.
 
-Training comes first and evaluation after it, so that nothing but training shares the device with a run that has a time
-limit. Either can be stopped at any time; the next call goes on from the files that are there.
+All training comes before all evaluation, so that a run with a time limit shares the device only with other training.
+Both can be stopped at any time; the next call continues from the existing files.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from egm.util.files import replacing
 
 @dataclass(frozen=True)
 class Plan:
-    """What to reproduce, and how.
+    """The runs to make, and how.
 
     Attributes:
-        tables, kind, seeds, only: which runs.
-        device, jobs, threads: where, how many at a time, threads of each.
-        time_limit, stretch: seconds of every run instead of its own, or a factor of those.
-        n, repeats: of the evaluation.
+        tables, kind, seeds, only: selection of the runs.
+        device, jobs, threads: device, number of runs at a time, and threads of each run.
+        time_limit, stretch: seconds of every run instead of its own seconds, or a factor on them.
+        n, repeats: draws and repeats of the evaluation.
         out, results: folders of runs and of records.
     """
 
@@ -57,26 +57,26 @@ class Plan:
     results: Path
 
     def cells(self, table: Table) -> list[Cell]:
-        """The cells of a table that are asked for."""
+        """Return the selected cells of a table."""
         chosen = [cell for cell in table.cells(self.kind) if self.only.takes(cell)]
         return [with_budget(cell, time_limit=self.time_limit, stretch=self.stretch) for cell in chosen]
 
     @cached_property
     def runs(self) -> list[Run]:
-        """Those that can be made here, in the order in which they are."""
+        """The runs that are possible here, in their order; runs at equal calls are last."""
         possible = [cell for table in self.tables for cell in self.cells(table) if cell.why_not() is None]
         runs = runs_of(possible, self.seeds, self.out)
         return sorted(runs, key=lambda run: bool(run.waits_for()))
 
     def evaluation(self, run: Run) -> dict[str, Any]:
-        """How a run is evaluated: for every table that shows it."""
+        """Return the options of the evaluation of a run, for all tables that show it."""
         tables = [table for table in self.tables if any(cell.name == run.cell.name for cell in self.cells(table))]
         metrics = list(dict.fromkeys(metric for table in tables for metric in table.metrics))
         resample_from = max(table.resample_from for table in tables) if self.kind != "smoke" else 1
         return {"n": self.n, "repeats": self.repeats, "metrics": metrics, "resample_from": resample_from}
 
     def calls(self, run: Run, method: str) -> int | None:
-        """Energy calls of another method's run on the same target and seed, here or in the records."""
+        """Return the energy calls of another method's run on the same target and seed, from the runs or the records."""
 
         def meant(cell: Cell) -> bool:
             return (cell.stem, cell.method, cell.role) == (run.cell.stem, method, run.cell.role)
@@ -91,12 +91,12 @@ class Plan:
 
 
 def say(text: str) -> None:
-    """What is going on, on stderr."""
+    """Print a message to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def describe(plan: Plan) -> None:
-    """Print what would be run, and what cannot be."""
+    """Print what would be run, and what cannot be run."""
     width = max((len(run.name) for run in plan.runs), default=0)
     for run in plan.runs:
         state = "finished" if run.finished else "to be continued" if run.begun else "to be run"
@@ -114,7 +114,7 @@ def describe(plan: Plan) -> None:
 
 
 def carry_out(plan: Plan) -> bool:
-    """Train and evaluate; whether everything that was begun came to its end."""
+    """Train and evaluate; return whether everything succeeded."""
     with locked(plan.out) as lock:
         for run in plan.runs:
             if run.begun:
@@ -128,13 +128,13 @@ def carry_out(plan: Plan) -> bool:
 
 
 def _train(plan: Plan, runs: Sequence[Run], lock: int) -> bool:
-    """Train what is not finished; whether all of it came to its end."""
+    """Train unfinished runs; return whether all of them finished."""
     todo = [run for run in runs if not run.finished]
     commands, together = {}, min(plan.jobs, len(todo))
     for run in todo:
         calls = {method: plan.calls(run, method) for method in run.waits_for()}
         if lacking := [method for method, number in calls.items() if number is None]:
-            say(f"{run.name} is given the energy calls of {', '.join(lacking)}, which has not run with seed {run.seed}")
+            say(f"{run.name} needs the energy calls of {', '.join(lacking)}, which has not run with seed {run.seed}")
             continue
         commands[run.name] = run.command(device=plan.device, concurrent=together, calls=lambda m, c=calls: c[m] or 0)
     jobs = [Job(name, command, plan.out / name / "train.log") for name, command in commands.items()]
@@ -155,7 +155,7 @@ def _train(plan: Plan, runs: Sequence[Run], lock: int) -> bool:
 
 
 def _evaluate(plan: Plan, lock: int) -> bool:
-    """Evaluate finished runs and put their records where they belong; whether all of it went well."""
+    """Evaluate finished runs and write their records; return whether all evaluations succeeded."""
     jobs, named = [], {}
     for run in plan.runs:
         options = plan.evaluation(run)
@@ -180,10 +180,10 @@ def _evaluate(plan: Plan, lock: int) -> bool:
 
 
 def _write_down(plan: Plan, run: Run) -> None:
-    """Put a run's record into the file of every table that shows it, and draws of plain rows into `figures.json`."""
+    """Write a run's record to the file of every table that shows it, and draws of plain rows to `figures.json`."""
     record = judge.judged(run, **plan.evaluation(run))
     if record is None:
-        raise ValueError(f"the evaluation of {run.folder} did not write what was asked for; see its evaluate.log")
+        raise ValueError(f"the evaluation of {run.folder} did not write the requested scores; see its evaluate.log")
     for table in plan.tables:
         for cell in (cell for cell in plan.cells(table) if records.belongs(record, cell)):
             records.merge(plan.results / f"{table.name}.json", [record], cell=cell)
@@ -193,7 +193,7 @@ def _write_down(plan: Plan, run: Run) -> None:
 
 
 class _Progress:
-    """A line for each process that ends."""
+    """Prints a line for each process that ends."""
 
     def __init__(self, done: str, total: int) -> None:
         self.done, self.total, self.count, self.failed = done, total, 0, 0
@@ -216,12 +216,12 @@ def _indented(text: str) -> str:
 
 @dataclass(frozen=True)
 class Written:
-    """A table of what is there.
+    """A table that was written.
 
     Attributes:
-        grids: tables by what they are called; a wide one is in two parts.
-        texts: sentences on them.
-        files: where all of it was written, beside the runs.
+        grids: tables with their labels; a wide one is in two parts.
+        texts: sentences below them.
+        files: the written files, in the folder of the runs.
     """
 
     grids: Sequence[tuple[str, Grid]]
@@ -233,7 +233,7 @@ def write_table(plan: Plan, table: Table) -> Written:
     """Write a table as Markdown and HTML, and the list of its runs as CSV."""
     shown = Shown(table, [plan.kind], plan.results, chosen=plan.only.takes)
     made = [(QUANTITIES[metric].label, grid) for metric in table.metrics for grid in grids(shown, metric)]
-    warning = "Smoke runs: everything works, nothing is to be judged by these numbers." if plan.kind == "smoke" else ""
+    warning = "Smoke runs test that everything works; their numbers mean nothing." if plan.kind == "smoke" else ""
     notes = (sentence for metric in table.metrics for sentence in footnotes(shown, metric))
     texts = [text for text in (warning, *notes, *_missing(shown)) if text]
     title = table.title
@@ -254,7 +254,7 @@ def _html_table(grid: Grid, *, label: str) -> markup.Html:
 
 
 def _missing(shown: Shown) -> Iterator[str]:
-    """Why rows cannot be run here; `footnotes` names those that can be."""
+    """Yield why rows cannot be run here; `footnotes` names the missing runs that are possible."""
     for reason, cells in shown.reasons().items():
         if reason:
             yield f"No run of {', '.join(cells)}: {reason}."

@@ -1,1 +1,1 @@
-"""Runs on disk: the files of a run, and what is recorded of the machine and the code."""
+"""Runs on disk: the files of a run, and the recorded versions and hardware."""

@@ -1,12 +1,12 @@
-"""A run on disk. Every file is written beside its place and moved there, so a reader finds the old or the new one.
+"""The files of a run on disk. A file is replaced atomically: written to a temporary file, then renamed.
 
 config.yaml         everything that defines the run
 environment.json    versions, commit, hardware, command, of each start
 metrics.csv         one line for each entry of the log
 checkpoint.pt       state of the trainer: networks, optimiser, averages, buffer, random state, counters
-model.safetensors   the network that draws are made with, or the states that chains have visited
+model.safetensors   the network of the sampler, or the states that chains have visited
 results.json        the last evaluation, one object as in results/*.json
-status.json         whether the run goes on, and tensorboard/ its curves, if asked for (`egm.train.watching`)
+status.json         whether the run is in progress; tensorboard/ has its curves, on request (`egm.train.watching`)
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RunDirectory:
     # ------------------------------------------------------------------ the definition of the run
 
     def create(self, config: dict[str, Any]) -> None:
-        """Start a run; refuses a folder that holds one already."""
+        """Starts a run; raises if the folder already holds one."""
         if (self.folder / "config.yaml").exists():
             raise FileExistsError(
                 f"{self.folder} holds a run already; continue it with `egm train --resume {self.folder}`"
@@ -48,11 +48,11 @@ class RunDirectory:
         self.record_start()
 
     def write_config(self, config: dict[str, Any]) -> None:
-        """Write `config.yaml`."""
+        """Writes `config.yaml`."""
         self._write("config.yaml", _yaml().safe_dump(config, sort_keys=False, allow_unicode=True, width=100).encode())
 
     def read_config(self) -> dict[str, Any]:
-        """What `config.yaml` holds."""
+        """Returns the contents of `config.yaml`."""
         file = self.folder / "config.yaml"
         if not file.is_file():
             raise FileNotFoundError(f"{self.folder} is not a run: it has no config.yaml")
@@ -62,43 +62,43 @@ class RunDirectory:
         return config
 
     def record_start(self) -> None:
-        """Add this start to `environment.json`."""
+        """Adds this start to `environment.json`."""
         self._write("environment.json", json.dumps([*self.starts(), environment()], indent=1).encode())
 
     def record_peak(self, gib: float) -> None:
-        """Add the GPU memory that training took to the last start in `environment.json`."""
+        """Adds the peak GPU memory of training to the last start in `environment.json`."""
         *earlier, last = self.starts()
         self._write("environment.json", json.dumps([*earlier, {**last, "peak_memory_gib": gib}], indent=1).encode())
 
     def starts(self) -> list[dict[str, Any]]:
-        """Where and with what the run was started, and resumed each time."""
+        """Returns the environment of each start of the run, resumptions included."""
         file = self.folder / "environment.json"
         return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
 
     def last_start(self) -> dict[str, Any]:
-        """The last of `starts`."""
+        """Returns the last of `starts`, or an empty dict."""
         return next(reversed(self.starts()), {})
 
     # ------------------------------------------------------------------ progress
 
     def save(self, state: dict[str, Any], config: dict[str, Any], modules: Mapping[str, nn.Module]) -> None:
-        """Write the trainer's state, and then the sampler."""
+        """Writes the trainer's state, and then the sampler."""
         buffer = io.BytesIO()
         torch.save(state, buffer)
         self._write("checkpoint.pt", buffer.getvalue())
         self.save_sampler(config, modules)
 
     def read_state(self, device: torch.device | str) -> dict[str, Any] | None:
-        """The trainer's state, or None if no checkpoint was reached."""
+        """Returns the trainer's state, or None if there is no checkpoint yet."""
         file = self.folder / "checkpoint.pt"
         return torch.load(file, map_location=device, weights_only=True) if file.is_file() else None
 
     def save_sampler(self, config: dict[str, Any], modules: Mapping[str, nn.Module]) -> None:
-        """Write what draws are made with, and the configuration that rebuilds it."""
+        """Writes the modules of the sampler, and the configuration that rebuilds it."""
         self._save_tensors(config, {part: module.state_dict() for part, module in modules.items()})
 
     def save_states(self, config: dict[str, Any], visited: Mapping[str, Tensor]) -> None:
-        """The same for chains, which have visited states in the place of modules."""
+        """Writes the states that chains have visited, and the configuration that rebuilds the sampler."""
         self._save_tensors(config, {"visited": visited})
 
     def _save_tensors(self, config: dict[str, Any], parts: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -111,7 +111,7 @@ class RunDirectory:
         self._write("model.safetensors", _safetensors().save(tensors))
 
     def read_sampler(self) -> dict[str, dict[str, Tensor]]:
-        """The tensors of each module that `save_sampler` was given, or those that `save_states` was given."""
+        """Returns the tensors of each module from `save_sampler`, or the visited states from `save_states`."""
         file = self.folder / "model.safetensors"
         if not file.is_file():
             raise FileNotFoundError(f"{self.folder} holds no trained network (model.safetensors); train it further")
@@ -122,7 +122,7 @@ class RunDirectory:
         return parts
 
     def append_metrics(self, row: dict[str, Any]) -> None:
-        """Add a line to `metrics.csv`, flushed; a new column rewrites the file with it."""
+        """Adds a line to `metrics.csv` and flushes it; a new column rewrites the file."""
         file = self.folder / "metrics.csv"
         columns = self._metrics_columns()
         if set(row) <= set(columns):
@@ -141,7 +141,7 @@ class RunDirectory:
             return next(csv.reader(stream), [])
 
     def read_metrics(self) -> list[dict[str, str]]:
-        """The lines of `metrics.csv`, but for one that a crash cut short."""
+        """Returns the lines of `metrics.csv`, without a line that a crash cut short."""
         file = self.folder / "metrics.csv"
         if not file.is_file():
             return []
@@ -149,25 +149,25 @@ class RunDirectory:
             return list(csv.DictReader(line for line in stream if line.endswith("\n")))
 
     def forget_metrics_after(self, step: int) -> None:
-        """Drop lines later than a checkpoint's step, and its evaluation: a resumed run writes them again."""
+        """Drops lines after a checkpoint's step, and the evaluation at that step: a resumed run writes them again."""
         rows, columns = self.read_metrics(), self._metrics_columns()
         kept = [row for row in rows if int(row["step"]) < step or (int(row["step"]) == step and not _scored(row))]
         if columns:
             self._write_metrics(columns, kept)
 
     def cost(self, config: Mapping[str, Any]) -> dict[str, float | int | None]:
-        """Seconds, steps and calls that training took, or chains; None where the run has not come that far."""
+        """Returns the seconds, steps and calls of training or of chains; None for values not known yet."""
         trained = [row for row in self.read_metrics() if not _scored(row)]
         spent = config.get("outcome") or (trained[-1] if trained else {})
         return {name: _number(spent.get(name)) for name in ("seconds", "step", "energy_calls", "score_calls")}
 
     def read_results(self) -> dict[str, Any] | None:
-        """What `results.json` holds, or None if the run was not evaluated."""
+        """Returns the contents of `results.json`, or None if the run was not evaluated."""
         file = self.folder / "results.json"
         return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
 
     def write_results(self, record: dict[str, Any]) -> None:
-        """Write `results.json`."""
+        """Writes `results.json`."""
         write_json(self.folder / "results.json", record)
 
     def _write_metrics(self, columns: list[str], rows: list[dict[str, Any]]) -> None:
@@ -207,5 +207,5 @@ def _safetensors() -> Any:
 
 
 def _scored(row: Mapping[str, str]) -> bool:
-    """Whether a line is about an evaluation (`egm.evaluation.quick_scores`), not about training."""
+    """Returns whether a line is from an evaluation (`egm.evaluation.scores.quick_scores`), not from training."""
     return bool(row.get("e_w1"))

@@ -16,7 +16,7 @@ import torch
 
 
 def environment() -> dict[str, Any]:
-    """Versions, commit, hardware and command of this process."""
+    """Returns versions, commit, hardware and command of this process."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -31,14 +31,14 @@ def environment() -> dict[str, Any]:
 
 
 def hardware(device: torch.device | str) -> str:
-    """The name of the device that does the work."""
+    """Returns the name of a device."""
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"CPU {platform.machine()}, {torch.get_num_threads()} threads"
 
 
 def commit() -> str | None:
-    """The commit of the source tree, with "+" if it was changed; from $EGM_COMMIT where there is no git checkout."""
+    """Returns the commit of the source tree, with "+" if it was changed; $EGM_COMMIT without a git checkout."""
     here, stated = Path(__file__).parent, os.environ.get("EGM_COMMIT")
     try:
         said = subprocess.run(

@@ -1,9 +1,10 @@
-"""A gradient step or a simulation as one CUDA graph: thousands of small kernels are launched by one call.
+"""CUDA graphs of a gradient step or a simulation: one call launches thousands of small GPU kernels.
 
-The first calls run as they are. Then the step is recorded, and from there on replayed; whatever may change what the
-step does (the size of the buffer, whether averaging has begun, which times are open) is part of a key, and under a new
-key it runs once as it is, since kernels that it has not met yet could not be loaded in a recording, and is recorded
-anew. A step that cannot be recorded (an energy that waits for the device, say) goes on as it is, with one warning.
+The first calls run the step eagerly. Then the step is recorded as a CUDA graph, and later calls replay the graph.
+Everything that may change what the step does (the size of the buffer, whether averaging has begun, which times are
+open) is part of a key. Under a new key the step runs eagerly once, because new GPU kernels cannot be loaded while
+recording, and is then recorded again. A step that cannot be recorded (for example because the energy waits for the
+device) keeps running eagerly, after one warning.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ WARM_UP = 3  # calls before recording: optimisers and libraries allocate their s
 
 
 class CapturedStep:
-    """Calls `step`, on a GPU by replaying a recording of it.
+    """A callable that runs `step`; on a GPU, after a warm-up, it replays a CUDA graph of the step.
 
     Args:
-        step: does one step and returns what to log; it must draw random numbers from `generator` alone.
-        generator: decides the device.
-        target: its counts of calls grow with every replay, as if the step had run; None if it calls none.
-        what: how a warning calls it.
+        step: runs one step and returns the values to log; it must draw random numbers from `generator` alone.
+        generator: source of random numbers; its device is the device of the step.
+        target: its call counters grow with every replay, as if the step had run; None if the step calls no target.
+        what: name of the step in warnings.
     """
 
     def __init__(
@@ -42,14 +43,14 @@ class CapturedStep:
         self._step, self._generator, self._target, self._what = step, generator, target, what
         self._enabled = generator.device.type == "cuda"
         self._calls = 0
-        self._key: Hashable = None  # of the recording
+        self._key: Hashable = None  # of the recorded graph
         self._last: Hashable = None  # of the last call
         self._graph: torch.cuda.CUDAGraph | None = None
         self._values: dict[str, Tensor] = {}
         self._cost = 0, 0  # energies and gradients of one replay
 
     def __call__(self, key: Hashable) -> dict[str, Tensor]:
-        """One step; the values returned are overwritten by the next."""
+        """Runs one step; the next step overwrites the returned values."""
         self._calls += 1
         new, self._last = key != self._last, key
         if not self._enabled or self._calls <= WARM_UP or new:
@@ -73,16 +74,16 @@ class CapturedStep:
         try:
             with _no_collection(), torch.cuda.graph(graph):
                 values = self._step()
-        except Exception as error:  # whatever went wrong, the plain step still works
+        except Exception as error:  # after any error, the eager step still works
             warnings.warn(
-                f"{self._what} could not be recorded as a CUDA graph and runs more slowly without ({error})",
+                f"{self._what} could not be recorded as a CUDA graph and runs more slowly without one ({error})",
                 RuntimeWarning,
                 stacklevel=2,
             )
             self._enabled = False
             torch.cuda.synchronize()
             for generator, spare in zip(generators, spares, strict=True):
-                generator.graphsafe_set_state(spare)  # theirs may still be in the middle of the recording
+                generator.graphsafe_set_state(spare)  # their old states may belong to the aborted recording
         else:
             self._graph, self._key, self._values = graph, key, values
         if self._target is not None:
@@ -96,7 +97,7 @@ class CapturedStep:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Garbage waits: a recording breaks off if another, dead one is freed in the middle of it."""
+    """Suspends garbage collection, because recording fails if another CUDA graph is freed meanwhile."""
     enabled = gc.isenabled()
     gc.disable()
     try:

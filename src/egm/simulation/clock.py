@@ -1,13 +1,13 @@
-"""When a simulation steps: times from t_0 to 1 that do not depend on the states.
+"""Clocks: the times from t_0 to 1 at which a simulation steps; they do not depend on the states.
 
-On a grid all draws step together. Masked variables need no grid: a site is revealed at rate κ̇/(1−κ), whatever its
-value and the rest of the state, so its time has P(τ ≤ t) = κ_t and can be drawn beforehand, τ = κ^{-1}(U). Then each
-draw has a clock of its own, in which the reveals of single sites are merged into the grid.
+On a grid all draws step together. Masked variables need no grid: a site is revealed at rate κ̇/(1−κ), independently
+of its value and of the rest of the state, so its time has P(τ ≤ t) = κ_t and can be drawn beforehand, τ = κ^{-1}(U).
+Each draw then has its own clock, in which the reveals of single sites are merged into the grid.
 
 Where every variable is masked, S sites may also be revealed in K < S steps, several at a time and independently of each
-other given what is known. What that loses is the information that sites of a group have on each other. It falls as
-1/m with the number m of sites known, since known sites in between screen two sites from each other, so the loss
-Σ_groups g²/2m is least, for given K, with groups in proportion to √m: after k steps (k/K)² S sites are known.
+other given the known sites. This loses the mutual information of the sites in a group. For a pair of sites it falls as
+1/m with the number m of known sites, because known sites in between screen the two sites from each other. For given K,
+the loss Σ_groups g²/2m is least if group sizes g are proportional to √m: after k steps (k/K)² S sites are known.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ Spacing: TypeAlias = Literal["uniform", "late"]
 
 
 def time_grid(steps: int, *, start: float = 0.0, spacing: Spacing = "uniform") -> Tensor:
-    """Times from `start` to exactly 1, float64 [steps + 1], on the host.
+    """Returns times from `start` to exactly 1, float64 [steps + 1], on the host.
 
     Args:
         steps: number of steps.
         start: the first time; positive where a process cannot begin at 0 (Euler on a diffusion).
-        spacing: "uniform", best for symbols, or "late", with steps in proportion to √(1 − t): a real variable's fine
-            structure is decided where σ_t has come down to its width, late if the target is narrow. From 32 steps on
-            its last step begins after the last time that networks are trained on, which costs weights dearly.
+        spacing: "uniform", best for symbols, or "late", with steps proportional to √(1 − t): the fine structure of a
+            real variable is decided when σ_t has fallen to its width, which is late if the target is narrow. With 32 or
+            more steps, the last "late" step begins after the last time that networks are trained on, which makes
+            the weights much worse.
 
     >>> time_grid(4).tolist(), time_grid(4, spacing="late").tolist()
     ([0.0, 0.25, 0.5, 0.75, 1.0], [0.0, 0.4375, 0.75, 0.9375, 1.0])
@@ -57,11 +58,11 @@ def time_grid(steps: int, *, start: float = 0.0, spacing: Spacing = "uniform") -
 
 @dataclass(frozen=True)
 class Tick:
-    """One step of the clock, from t to r: numbers on the device, or [n] where each draw has its own.
+    """One step of the clock, from t to r: scalars on the device, or [n] if each draw has its own clock.
 
     Attributes:
-        sites: of each variable that is revealed site by site, the sites (in the flattened shape) to reveal in this
-            step, int64 [n, g]; a number outside the variable's range means none.
+        sites: for each variable that is revealed site by site, the sites (indices of the flattened shape) to reveal in
+            this step, int64 [n, g]; an index out of range means no site.
     """
 
     t: Tensor
@@ -74,9 +75,9 @@ class Clock:
     """The steps of a simulation.
 
     Attributes:
-        start: the time that a simulation begins at; nothing happens between it and the first step.
+        start: time at which a simulation begins; nothing happens between it and the first step.
         times: [steps + 1], or [n, steps + 1].
-        events: what happens at the time that each step begins at, int64 [n, g] for each step; None on a grid.
+        events: events at the time at which each step begins, int64 [n, g] for each step; None on a grid.
         first_event: site i of a variable is revealed by event first_event + i.
     """
 
@@ -89,7 +90,7 @@ class Clock:
     def on_grid(
         cls, grid: Tensor, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> Clock:
-        """All draws together, on an increasing grid of times on the host that ends at 1."""
+        """Returns a clock common to all draws, from an increasing grid of times on the host that ends at 1."""
         times = host_times(grid, dtype)
         return cls(float(times[0]), _copied_once(times, device), None, {})
 
@@ -105,9 +106,9 @@ class Clock:
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> Clock:
-        """Reveal every site of these variables at a random time of its own, and step at the times of a grid too.
+        """Returns a clock that reveals every site of these variables at its own random time, and steps on a grid too.
 
-        With `calls`, and no grid, several sites are revealed at the time of the first of them.
+        With `calls` and no grid, the sites of a group are revealed together, at the time of the first site.
         """
         dtype, device = dtype or torch.get_default_dtype(), device or torch.get_default_device()
         stops = torch.ones(1, dtype=dtype) if grid is None else host_times(grid, dtype)
@@ -139,7 +140,7 @@ class Clock:
 
 
 def group_ends(sites: int, calls: int) -> list[int]:
-    """How many sites are known after each of `calls` steps, each of which reveals at least one.
+    """Returns the number of sites known after each of `calls` steps, each of which reveals at least one.
 
     >>> group_ends(20, 6)
     [1, 3, 5, 9, 14, 20]
@@ -150,7 +151,7 @@ def group_ends(sites: int, calls: int) -> list[int]:
 
 
 def host_times(grid: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """The grid in `dtype`, checked, still on the host; times that `dtype` cannot tell apart are merged."""
+    """Returns the validated grid in `dtype`, on the host; times that `dtype` cannot distinguish are merged."""
     if grid.device.type != "cpu" or not grid.is_floating_point() or grid.ndim != 1 or len(grid) < 2:
         raise ValueError(
             f"grid must be a vector of at least two floats on the host, got {grid.dtype} of shape {tuple(grid.shape)}"
@@ -165,7 +166,7 @@ def host_times(grid: Tensor, dtype: torch.dtype | None) -> Tensor:
 
 
 def _copied_once(times: Tensor, device: torch.device | str | None) -> Tensor:
-    """Times on the device; a recorded simulation (egm.simulation.capture) must not copy them from the host."""
+    """Returns cached times on the device; a CUDA graph (egm.simulation.capture) cannot copy them from the host."""
     where = torch.device(device or torch.get_default_device())
     return cached_tensor(tuple(times.tolist()), times.dtype, where)
 
@@ -179,7 +180,7 @@ def _reveal_times(
     dtype: torch.dtype,
     device: torch.device | str,
 ) -> Tensor:
-    """τ = κ^{-1}(U) given τ > start, for every site, [n, sites]; never equal to start or 1 in `dtype`."""
+    """Draws τ = κ^{-1}(U) given τ > start, for every site, [n, sites]; never equal to start or 1 in `dtype`."""
     u = torch.rand((n, path.variable.sites), generator=generator, dtype=torch.float64, device=device)
     kappa = float(path.kappa(torch.tensor(start, dtype=torch.float64)))
     tau = path.schedule.inverse(kappa + (1 - kappa) * u)

@@ -1,8 +1,8 @@
-"""The course of a simulation: on which times it steps, how it steps, and by what its steps widen.
+"""The course of a simulation: its times, its solver, and the variances by which steps are widened.
 
-On every course that does not depend on the states, draws have path weights (`egm.simulation.path_weights`) if each
-step has a density K(x_r | x_t), or is a map whose determinant |det ∂x_r/∂x_t| is computed. Bridges and reveals do;
-steps with a generator that is frozen do not.
+On a course that does not depend on the states, draws have path weights (`egm.simulation.path_weights`) if each step
+has a density K(x_r | x_t), or is a map whose determinant |det ∂x_r/∂x_t| is computed. Bridges and reveals have
+weights; steps with a frozen generator have none.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from egm.processes.base import Process
 from egm.simulation.clock import Clock, Solver
 from egm.simulation.flow_map import LARGEST
 
-#: the denoiser's error variance of a variable at times t [n or 1], with one more axis for each of the variable's
+#: error variance of a variable's denoiser at times t [n or 1], with the axes of the variable after the axis of t
 ErrorOf: TypeAlias = Callable[[str, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Course:
-    """How a simulation goes, forwards or backwards.
+    """The options of a simulation, forwards or backwards.
 
     Attributes:
         grid: increasing times that end at 1, on the host (`egm.simulation.clock.time_grid`); times that are equal in
-            the dtype of a simulation are merged. First hitting needs none where every variable is masked, and calls
-            the network once for each site.
+            the dtype of a simulation are merged. First hitting needs no grid if every variable is masked, and then
+            calls the network once for each site.
         solver: see `egm.simulation.simulate`.
-        calls: of the network, where every variable is masked and first hitting may reveal several sites at once
+        calls: number of network calls, if every variable is masked and first hitting may reveal several sites at once
             (`egm.simulation.clock`).
-        error: widens the bridges of diffusions; zero by default, which narrows their law.
+        error: error variance by which the bridges of diffusions are widened; by default zero, which makes their law too
+            narrow.
     """
 
     grid: Tensor | None = None
@@ -47,9 +48,9 @@ class Course:
             raise ValueError(f"solver must be one of {', '.join(get_args(Solver))}, got {self.solver!r}")
 
     def why_unweighted(self, processes: Mapping[str, Process[Any]]) -> str | None:
-        """Why a simulation has no path weights, or None if it has."""
+        """Returns the reason why a simulation has no path weights, or None if it has weights."""
         if self.solver not in ("bridge", "first-hitting"):
-            return f"solver '{self.solver}' takes steps without a recorded density; use solver='bridge'"
+            return f"solver '{self.solver}' takes steps whose density is not computed; use solver='bridge'"
         flowing = 0
         for name, process in processes.items():
             if process.deterministic:
@@ -75,9 +76,9 @@ def prepare(
     dtype: torch.dtype | None,
     device: torch.device | str | None,
 ) -> tuple[dict[str, Process[Any]], Clock]:
-    """The processes in the space's order, so that draws do not depend on how they were listed, and the clock.
+    """Returns the processes in the space's order, so that draws do not depend on how they were listed, and the clock.
 
-    Raises unless the course can be taken, with path weights if `weigh`.
+    Raises if the course does not fit the processes, or has no path weights although `weigh` asks for them.
     """
     if processes.keys() != path.paths.keys():
         raise ValueError(f"processes must name the variables {list(path.paths)}, got {list(processes)}")
@@ -103,12 +104,12 @@ def make_clock(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Clock:
-    """The clock of n simulations: the grid, and for first hitting also every site's reveal."""
+    """Returns the clock of n simulations: the grid, and for first hitting also the reveal of every site."""
     hitting, grid = course.solver == "first-hitting", course.grid
     masked = {name: process.path for name, process in processes.items() if hitting and process.reveals}
     others = [name for name in processes if name not in masked]
     if hitting and not masked:
-        raise ValueError(f"first hitting reveals masked variables, and none of {others} is; use solver='bridge'")
+        raise ValueError(f"first hitting reveals masked variables, and none of {others} is masked; use solver='bridge'")
     if others and grid is None:
         raise ValueError(f"the variables {others} need a grid, for example grid=time_grid(100)")
     if masked:

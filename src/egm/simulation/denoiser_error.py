@@ -1,10 +1,10 @@
-"""How far off a denoiser is: err_t = E |x_1 − x̂_1(x_t)|² in each coordinate, by which the steps of a diffusion widen.
+"""The error variance of a denoiser, err_t = E |x_1 − x̂_1(x_t)|² per coordinate, which widens steps of a diffusion.
 
-It is measured while training, on the pairs (x_1, x_t) that the network is trained on, in units of what it would be if
-x_1 followed the reference law, σ_t²/v_t with v = α² + σ². The ratio is kept in bins of the log signal-to-noise ratio
-λ_t = log(α_t²/σ_t²), on which it depends smoothly for every path, as sums that forget (`DECAY` a step), and
-interpolated linearly between the bins. The first bin lies at λ_0 where that is finite (VE): bins below it would never
-be visited, and what they hold would enter at t = 0.
+It is measured during training, on the pairs (x_1, x_t) that the network is trained on, in units of its value under the
+reference law, σ_t²/v_t with v = α² + σ². For every path, the ratio depends smoothly on the log signal-to-noise ratio
+λ_t = log(α_t²/σ_t²). Bins of λ_t hold it as exponentially decaying sums (`DECAY` per step), with linear interpolation
+between bins. The first bin lies at λ_0 if λ_0 is finite (VE): lower bins would never be visited, and their initial
+values would enter at t = 0.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SMALLEST = 1e-6  # a ratio of zero would leave a step without a density
 
 
 class DenoiserError(nn.Module):
-    """err_t of every real variable; before anything is measured, that of the reference law.
+    """err_t of every real variable; before any measurement, its value under the reference law.
 
-    Coordinates are measured one by one, except in centred variables, whose steps must not leave the subspace.
+    Coordinates are measured separately, except in centred variables, whose steps must not leave the subspace.
     """
 
     def __init__(self, path: ProductPath) -> None:
@@ -38,7 +38,7 @@ class DenoiserError(nn.Module):
             self.register_buffer(f"counts_{name}", torch.ones(BINS))
 
     def forward(self, name: str, t: Tensor) -> Tensor:
-        """err_t of a variable, [..., *sites], where sites have the variable's axes (of length 1 if centred)."""
+        """Returns err_t of a variable, [..., *sites]; `sites` are the variable's axes (of length 1 if centred)."""
         squares, counts = self.get_buffer(f"squares_{name}"), self.get_buffer(f"counts_{name}")
         ratio = squares / counts.reshape((-1, *(1,) * (squares.ndim - 1)))
         position = self._position(name, t)
@@ -49,7 +49,7 @@ class DenoiserError(nn.Module):
 
     @torch.no_grad()
     def update(self, x_1: State, denoised: State, t: Tensor) -> None:
-        """Take in the errors of a batch: end points and denoised means [n, ...] of real variables at times [n]."""
+        """Adds the errors of a batch: end points and denoised means [n, ...] of real variables at times [n]."""
         for name, variable in self._path.space.real.items():
             if name not in denoised:
                 continue
@@ -66,17 +66,17 @@ class DenoiserError(nn.Module):
             squares.add_((inside.T @ error).reshape(squares.shape))
 
     def _position(self, name: str, t: Tensor) -> Tensor:
-        """λ_t in units of bins, from 0 to BINS − 1."""
+        """Returns λ_t in units of bins, from 0 to BINS − 1."""
         lowest = self._lowest[name]
         return ((self._log_snr(name, t) - lowest) / (HIGHEST - lowest)).clamp(0, 1) * (BINS - 1)
 
     def _log_snr(self, name: str, t: Tensor) -> Tensor:
-        """λ_t."""
+        """Returns λ_t."""
         path = self._path.gaussian[name]
         return 2 * torch.log(path.alpha(t)) - torch.log(path.variance(t))
 
     def _unit(self, name: str, t: Tensor) -> Tensor:
-        """The error that the reference law has, σ_t²/v_t."""
+        """Returns the error under the reference law, σ_t²/v_t."""
         path = self._path.gaussian[name]
         variance = path.variance(t)
         return variance / (path.alpha(t).square() + variance)

@@ -1,9 +1,10 @@
-"""The numerical map of a flow over one step, x_t ↦ x_r, and how much volume it makes.
+"""The numerical map of a flow over one step, x_t ↦ x_r, and the determinant of its Jacobian.
 
-A deterministic step has no density; in a path weight it stands for log |det ∂x_r/∂x_t|, the determinant of the map that
-is actually computed (network included, other variables held fixed), not of the flow it approximates. That is right if
-the map is invertible. A map is, where the symmetric part of its Jacobian is positive definite everywhere (an Euler step
-of length h along a velocity with h · Lipschitz constant < 1 is a special case); it is looked at where the draws are.
+A deterministic step has no density; a path weight has log |det ∂x_r/∂x_t| instead, the determinant of the map that is
+actually computed (network included, other variables held fixed), not of the flow that the map approximates. This is
+correct if the map is invertible. A map is invertible if the symmetric part of its Jacobian is positive definite
+everywhere (for example an Euler step of length h along a velocity with h · Lipschitz constant < 1); this is tested only
+at the draws.
 
 The Jacobian takes one backward pass for each of the d flowing coordinates, hence `LARGEST`.
 """
@@ -25,10 +26,10 @@ LARGEST = 64  # coordinates
 def flow_step(
     predict: Callable[[State, Tensor], State], flows: Mapping[str, Process[Any]], x: State, t: Tensor, r: Tensor
 ) -> tuple[State, State, Tensor, Tensor]:
-    """Step all flowing variables from t [n] to r.
+    """Steps all flowing variables from t [n] to r.
 
-    Returns the predictions of every variable, the new states of the flowing ones, log |det| float64 [n], and whether
-    the map was seen to be invertible at each draw, bool [n].
+    Returns the predictions of every variable, the new states of the flowing variables, log |det|, float64 [n], and
+    whether the map passed the test of invertibility at each draw, bool [n].
     """
     n = len(t)
     with torch.enable_grad():
@@ -42,7 +43,7 @@ def flow_step(
             gradients = torch.autograd.grad(outputs[:, i].sum(), list(leaves.values()), retain_graph=not last)
             rows.append(torch.cat([g.reshape(n, -1) for g in gradients], 1))
     jacobian = torch.stack(rows, 1).double()
-    # On a centred subspace the map is completed by the identity on what it leaves out.
+    # Outside a centred subspace, the map is completed by the identity.
     parts = [_projector(flow, jacobian) for flow in flows.values()]
     inside = torch.block_diag(*parts)
     jacobian = inside @ jacobian @ inside + torch.eye(len(inside), dtype=inside.dtype, device=inside.device) - inside
@@ -58,7 +59,7 @@ def flow_step(
 
 
 def _projector(flow: Process[Any], like: Tensor) -> Tensor:
-    """The matrix of `Real.project` on flattened values."""
+    """Returns the matrix of `Real.project` on flattened values."""
     variable = flow.path.variable
     size = max(1, torch.Size(variable.latent_shape).numel())
     eye = torch.eye(size, dtype=like.dtype, device=like.device)

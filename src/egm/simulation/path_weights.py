@@ -1,16 +1,16 @@
-"""Path weights: what makes the draws of any simulation exact.
+"""Path weights: importance weights that make the draws of any simulation exact.
 
-On a clock that does not depend on the states, with p_0 the density that x_0 is drawn from and K that of a step,
+On a clock that does not depend on the states, with p_0 the density of x_0 and K the density of a step,
 
     log_ratio = −log p_0(x_0) + Σ_steps [ log p_{t|r}(x_t | x_r) − log K(x_r | x_t) ],
 
-and w = exp(log_ratio − E(x_1)) has the mean Z whatever was predicted. The bridges of a diffusion are widened by the
-denoiser's error (without it the last one has no density); flows have log |det ∂x_r/∂x_t| of their numerical map in the
-place of the bracket (`egm.simulation.flow_map`); a reveal has −log D(value | x_τ, τ), because its time has the same law
-backwards.
+and w = exp(log_ratio − E(x_1)) has the mean Z for every prediction. The bridges of a diffusion are widened by the
+denoiser's error (otherwise the last bridge has no density). Instead of the bracket, flows have log |det ∂x_r/∂x_t| of
+their numerical map (`egm.simulation.flow_map`), and a reveal has −log D(value | x_τ, τ), because its time has the same
+law backwards.
 
-A path that is drawn backwards from x_1 by the path's own kernels has the same log_ratio; averaged over x_1 from the
-target, log_ratio − E(x_1) bounds log Z from above (EUBO), and shows modes that the sampler never visits.
+A trajectory drawn backwards from x_1 by the kernels p_{t|r} of the path has the same log_ratio. Averaged over x_1 from
+the target, log_ratio − E(x_1) is an upper bound of log Z (EUBO), and detects modes that the sampler never visits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Predictor: TypeAlias = Callable[[State, Tensor], State]
 
 
 def start_log_prob(path: ProductPath, x: State, clock: Clock) -> Tensor:
-    """log p_0(x_0), float64 [n]; variables that are revealed site by site all start masked, whatever the time."""
+    """Returns log p_0(x_0), float64 [n]; variables revealed site by site start fully masked and contribute zero."""
     n = len(next(iter(x.values())))
     total = torch.zeros(n, dtype=torch.float64, device=clock.times.device)
     for name, part in path.paths.items():
@@ -43,7 +43,7 @@ def start_log_prob(path: ProductPath, x: State, clock: Clock) -> Tensor:
 
 
 def errors_at(processes: Mapping[str, Process[Any]], error: ErrorOf | None, tick: Tick) -> State:
-    """The error variance that each diffusion is widened by in a step."""
+    """Returns the error variance by which each diffusion is widened in a step."""
     if error is None:
         return {}
     return {name: error(name, tick.t.reshape(-1)) for name, process in processes.items() if process.widened}
@@ -58,9 +58,9 @@ def step_log_ratio(
     tick: Tick,
     errors: State,
 ) -> Tensor:
-    """Σ over variables of log p_{t|r}(x_t | x_r) − log K(x_r | x_t), float64 [n]; for a reveal −log D(value).
+    """Returns Σ over variables of log p_{t|r}(x_t | x_r) − log K(x_r | x_t), float64 [n]; for a reveal −log D(value).
 
-    `errors` of the diffusions are those that they stepped with (`errors_at`).
+    `errors` must be the error variances with which the diffusions stepped (`errors_at`).
     """
     total = torch.zeros((), dtype=torch.float64, device=tick.t.device)
     for name, process in processes.items():
@@ -70,13 +70,13 @@ def step_log_ratio(
         width = {"error": errors[name]} if process.widened else {}
         forward = process.log_step(x_r[name], x_t[name], prediction[name], tick.t, tick.r, **width)
         backward = process.path.log_prob(x_t[name], x_r[name], tick.t, tick.r)
-        # Two events of a clock may fall on the same number; then nothing moves.
+        # Two events of a clock may have equal times in floating point; then nothing moves.
         total = total + torch.where(tick.r > tick.t, backward - forward, 0.0).double()
     return total
 
 
 def revealed_log_prob(x_t: Tensor, x_r: Tensor, table: Tensor) -> Tensor:
-    """Σ log D(x_r^i) over the sites that differ between x_t and x_r, [n]."""
+    """Returns Σ log D(x_r^i) over the sites that differ between x_t and x_r, [n]."""
     chosen = table.gather(-1, x_r.clamp(max=table.shape[-1] - 1)[..., None])[..., 0]
     return torch.where(x_t != x_r, chosen, 1.0).log().reshape(len(x_t), -1).sum(1)
 
@@ -90,9 +90,9 @@ def reverse_log_ratio(
     *,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The log_ratio of paths that end at given latent states [n, ...] and are drawn backwards by p_{t|r}, float64 [n].
+    """Returns the log_ratio of trajectories drawn backwards by p_{t|r} from latent states [n, ...], float64 [n].
 
-    Its gradient is that of what was predicted along the paths. Flows cannot be run backwards.
+    Gradients flow through the predictions along the trajectories. Flows cannot be run backwards.
     """
     if any(process.deterministic for process in processes.values()):
         raise ValueError("a flow is not run backwards, so it has no evidence upper bound; use a Diffusion")
@@ -117,14 +117,14 @@ def reverse_log_ratio(
 
 
 def hide(variable: Categorical, x: Tensor, sites: Tensor) -> Tensor:
-    """Mask some sites [n, g] of each state; those out of range stand for none."""
+    """Masks some sites [n, g] of each state; sites out of range are skipped."""
     return put(x, sites, torch.full_like(sites, variable.mask))
 
 
 def put(x: Tensor, sites: Tensor, values: Tensor) -> Tensor:
-    """States [n, *shape] with values [n, g] at sites [n, g] of the flattened shape; sites out of range are skipped."""
+    """Returns x [n, *shape] with values [n, g] at sites [n, g] of its flattened shape; skips sites out of range."""
     flat = x.reshape(len(x), -1)
     count = flat.shape[1]
-    spare = torch.cat([flat, flat[:, :1]], 1)  # a column for what is skipped
+    spare = torch.cat([flat, flat[:, :1]], 1)  # a column for skipped sites
     at = torch.where((sites >= 0) & (sites < count), sites, count)
     return spare.scatter(1, at, values)[:, :count].reshape(x.shape)

@@ -1,4 +1,4 @@
-"""Draws of one size, again and again: on a GPU the simulation is recorded and replayed (`egm.simulation.capture`)."""
+"""Repeated simulations of one size: on a GPU, replayed as CUDA graphs (`egm.simulation.capture`)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import torch
 from egm.simulation.capture import CapturedStep
 from egm.simulation.simulate import Simulation
 
-KEPT = 2  # recordings: draws come in batches of one size and a remainder; each holds memory of its own
+KEPT = 2  # CUDA graphs: draws come in batches of one size and a remainder; each graph holds its own memory
 
 
 class RecordedDraws:
-    """The last few kinds of simulations of a sampler, and the generator that all of them draw from."""
+    """The CUDA graphs of a sampler's latest kinds of simulations, and the random generator that they share."""
 
     def __init__(self) -> None:
         self._steps: dict[Hashable, CapturedStep] = {}
         self._generator: torch.Generator | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RecordedDraws, ()  # copies begin without: a recording is of the original's networks
+        return RecordedDraws, ()  # copies start empty: a CUDA graph uses the original's networks
 
     def generator(self, device: torch.device, seed: int) -> torch.Generator:
-        """A generator with that seed; on a GPU always the same object, which a recording has to know."""
+        """Returns a generator with that seed; on a GPU always the same object, which is registered with the graphs."""
         if device.type != "cuda":
             return torch.Generator(device).manual_seed(seed)
         if self._generator is None or self._generator.device != device:
@@ -32,12 +32,12 @@ class RecordedDraws:
         return self._generator.manual_seed(seed)
 
     def __call__(self, key: Hashable, draw: Callable[[], Simulation], generator: torch.Generator) -> Simulation:
-        """draw(), from some time on by replaying it.
+        """Returns draw(); on a GPU, after a warm-up, replays its CUDA graph.
 
         Args:
-            key: stands for everything that `draw` depends on: what has the same key is not called again.
-            draw: simulates with random numbers of `generator`.
-            generator: the one that `generator` gave.
+            key: identifies everything that `draw` depends on; under a known key the recorded `draw` is used.
+            draw: runs a simulation with random numbers from `generator`.
+            generator: the result of the method `generator`.
         """
         step = self._steps.pop(key, None)
         if step is None:

@@ -9,9 +9,9 @@ In each step from t to r a prediction is made at x_t and every variable moves wi
     tau-leaping    the same, but symbols jump with probability 1 − e^{−hλ}
     heun           for flows x + ½h (u(x_t, t) + u(x̃, r)), x̃ = x + h u(x_t, t), of second order in h
 
-Rates κ̇/(1−κ) and velocities diverge at t = 1, so the last step is the bridge's for every solver: no mask is left.
+Rates κ̇/(1−κ) and velocities diverge at t = 1, so for every solver the last step is a bridge step: no mask is left.
 First hitting is exact for masked variables: drawing a site's value from the denoiser at (x_τ, τ), τ = κ^{-1}(U), one
-site after the other, gives the chain in continuous time with rates κ̇/(1−κ) D(y | x, t).
+site after the other, simulates the continuous-time chain with rates κ̇/(1−κ) D(y | x, t).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from egm.spaces import State
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a simulation ends with.
+    """The result of a simulation.
 
     Attributes:
         state: latent states x_1, [n, ...].
-        log_ratio: of path weights (`egm.simulation.path_weights`), float64 [n]; None if weights were not asked for.
-        invertible: whether the maps of flows were seen to be, bool [n]; None without flows or weights.
-        times: of the states [n], where a method trains on states along the way; None where all are at 1.
+        log_ratio: log_ratio of the path weights (`egm.simulation.path_weights`), float64 [n]; None without weights.
+        invertible: whether the maps of flows passed the test of invertibility, bool [n]; None without flows or weights.
+        times: times of the states, [n], if a method trains on intermediate states; None if all states are at t = 1.
     """
 
     state: State
@@ -50,13 +50,13 @@ class Simulation:
     times: Tensor | None = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """All of them by name, as a recording (`egm.simulation.capture`) keeps them."""
+        """Returns all tensors by name, as a CUDA graph (`egm.simulation.capture`) keeps them."""
         extra = {".log_ratio": self.log_ratio, ".invertible": self.invertible, ".times": self.times}
         return {**self.state, **{name: x for name, x in extra.items() if x is not None}}
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor]) -> Simulation:
-        """The opposite of `tensors`."""
+        """Rebuilds a simulation from its `tensors`."""
         state = {name: x for name, x in tensors.items() if not name.startswith(".")}
         return cls(state, *(tensors.get(name) for name in (".log_ratio", ".invertible", ".times")))
 
@@ -75,18 +75,18 @@ def simulate(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Simulation:
-    """Draw n latent states x_1, starting from the path's prior at the first time of the grid.
+    """Draws n latent states x_1, starting from the path's prior at the first time of the grid.
 
     Args:
         predict: called with latent states [n, *shape] and times [n]; returns the prediction of every variable.
         path: the path of every variable.
         processes: the process of every variable.
         n: number of draws.
-        course: the grid, the solver, and what widens steps.
+        course: the grid, the solver, and the error variances that widen steps.
         weigh: compute `log_ratio`; only bridges and reveals have one.
-        between: gives states and log_ratio anew after each step of a grid but the last (`egm.simulation.smc`).
+        between: replaces states and log_ratio after each step of a grid but the last (`egm.simulation.smc`).
         generator: source of every random number, on `device`.
-        dtype: of times and reals; by default torch's.
+        dtype: dtype of times and reals; by default torch's default dtype.
         device: where to simulate.
     """
     _check(processes, course.solver, weigh=weigh, exchange=between is not None)
@@ -96,7 +96,7 @@ def simulate(
     kernels = {name: process for name, process in processes.items() if name not in flows}
 
     x = path.prior_sample((n,), clock.start, generator=generator, dtype=dtype, device=device)
-    for name in clock.first_event:  # every reveal is still to come
+    for name in clock.first_event:  # no site is revealed yet
         x[name] = torch.full_like(x[name], processes[name].path.variable.mask)
     log_ratio = -start_log_prob(path, x, clock)
     invertible = torch.ones(n, dtype=torch.bool, device=log_ratio.device)
@@ -125,9 +125,9 @@ def simulate(
 
 
 def reveal(x: Tensor, table: Tensor, sites: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw the values of some masked sites of each state from their tables; sites out of range stand for none.
+    """Draws the values of some masked sites of each state from their tables; sites out of range are skipped.
 
-    Shapes: x [n, *shape], table [n, *shape, symbols], sites [n, g] counted in the flattened shape.
+    Shapes: x [n, *shape], table [n, *shape, symbols], sites [n, g] as indices of the flattened shape.
     """
     table = table.reshape(len(x), -1, table.shape[-1])
     at = sites.clamp(0, table.shape[1] - 1)[..., None].expand(-1, -1, table.shape[-1])
@@ -135,7 +135,7 @@ def reveal(x: Tensor, table: Tensor, sites: Tensor, generator: torch.Generator |
 
 
 def _step_of(process: Process[Any], solver: Solver, error: Tensor | None) -> Callable[..., Tensor]:
-    """The step that moves a variable; under Heun flows first take the Euler step to x̃."""
+    """Returns the function that steps a variable; under Heun, flows first take the Euler step to x̃."""
     if solver == "euler" or (solver == "heun" and process.deterministic):
         return process.euler
     if solver == "tau-leaping":
@@ -146,7 +146,7 @@ def _step_of(process: Process[Any], solver: Solver, error: Tensor | None) -> Cal
 def _corrected(
     flows: Mapping[str, Process[Any]], x: State, x_r: State, predictions: tuple[State, State], tick: Tick
 ) -> State:
-    """Heun's steps of flows: by the mean of the velocities at both ends."""
+    """Returns Heun's steps of flows, by the mean of the velocities at both ends."""
     moved: State = {}
     for name, flow in flows.items():
         u_t = flow.marginal(x[name], predictions[0][name], tick.t).drift
@@ -161,13 +161,13 @@ def _last(solver: Solver) -> Solver:
 
 def _check(processes: Mapping[str, Process[Any]], solver: Solver, *, weigh: bool, exchange: bool) -> None:
     if solver == "heun" and not any(process.deterministic for process in processes.values()):
-        raise ValueError("solver 'heun' corrects the steps of Flow variables and there is none; use solver='bridge'")
+        raise ValueError("solver 'heun' corrects the steps of Flow variables, but there is none; use solver='bridge'")
     if exchange and (solver != "bridge" or not weigh):
-        raise ValueError("draws are exchanged on a common grid and with weights; use solver='bridge' and weigh=True")
+        raise ValueError("resampling between steps needs a common grid and weights; use solver='bridge' and weigh=True")
 
 
 def _require_finite(processes: Mapping[str, Process[Any]], clock: Clock, solver: Solver) -> None:
-    if solver not in ("euler", "tau-leaping") or len(clock) == 1:  # a single step is the bridge's
+    if solver not in ("euler", "tau-leaping") or len(clock) == 1:  # a single step is a bridge step
         return
     for name, process in processes.items():
         if not process.finite_at(torch.tensor(clock.start, dtype=torch.float64)):

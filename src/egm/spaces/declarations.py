@@ -15,23 +15,23 @@ Constraint: TypeAlias = "str | tuple[float, float] | None"
 
 
 def nested(values: object) -> Nested:
-    """Lists as tuples, at every depth."""
+    """Returns lists as tuples, at every depth."""
     return tuple(nested(v) for v in values) if isinstance(values, list) else values  # type: ignore[return-value]
 
 
 def as_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
-    """A shape as a tuple of positive ints."""
+    """Returns a shape as a tuple of positive ints."""
     try:
         sizes = tuple(operator.index(s) for s in shape) if isinstance(shape, Iterable) else (operator.index(shape),)
     except TypeError:
-        raise TypeError(f"a shape is a whole number or a tuple of whole numbers, got {shape!r}") from None
+        raise TypeError(f"a shape must be a whole number or a tuple of whole numbers, got {shape!r}") from None
     if any(s < 1 for s in sizes):
         raise ValueError(f"every axis of a shape needs at least one entry, got {shape}")
     return sizes
 
 
 def number_or_array(name: str, value: object, shape: tuple[int, ...]) -> Nested:
-    """A number as a float, an array as nested tuples of the given shape."""
+    """Returns a number as a float, and an array as nested tuples of the given shape."""
     try:
         array = torch.as_tensor(value, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError):
@@ -47,7 +47,7 @@ def number_or_array(name: str, value: object, shape: tuple[int, ...]) -> Nested:
 
 
 def check_constraint(constraint: Constraint, shape: tuple[int, ...]) -> Constraint:
-    """The constraint, an interval as a pair of floats."""
+    """Validates a constraint and returns it, an interval as a pair of floats."""
     if isinstance(constraint, tuple | list):
         ends = tuple(float(end) for end in constraint)
         if len(ends) != 2 or not (math.isfinite(ends[0]) and math.isfinite(ends[1]) and ends[0] < ends[1]):

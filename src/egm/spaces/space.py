@@ -3,7 +3,7 @@
 A *state* is a ``dict[str, Tensor]`` with any number of leading batch dimensions: a ``Real`` variable holds floats of
 shape ``[..., *shape]``, a ``Categorical`` one holds int64 symbols ``0 .. n-1`` of shape ``[..., *shape]``.
 
-Energies and draws see x; paths and networks work in latent coordinates z (see `egm.spaces.variables`), in which the
+Energies and draws use x; paths and networks use latent coordinates z (see `egm.spaces.variables`), in which the
 reference law p_ref is a standard Gaussian for reals and uniform for symbols. A density p(x) becomes p(x(z)) |∂x/∂z| on
 z.
 """
@@ -36,7 +36,7 @@ class Space:
 
     def __init__(self, *unnamed: object, **variables: Variable) -> None:
         if unnamed:
-            raise TypeError("the variables of a Space are given by name, for example Space(x=Real(2))")
+            raise TypeError("the variables of a Space must be given by name, for example Space(x=Real(2))")
         if not variables:
             raise ValueError("a Space needs at least one variable, for example Space(x=Real(2))")
         for name, variable in variables.items():
@@ -73,7 +73,7 @@ class Space:
         return {name: v for name, v in self.variables.items() if isinstance(v, Categorical)}
 
     def batch_shape(self, state: State, *, latent: bool = False) -> torch.Size:
-        """The common leading shape of a state; raises on unknown or missing names and on wrong shapes."""
+        """Returns the common leading shape of a state; raises on unknown or missing names and on wrong shapes."""
         if state.keys() != self.variables.keys():
             raise ValueError(f"a state needs the variables {list(self.variables)}, got {list(state)}")
         batches: dict[str, torch.Size] = {}
@@ -90,7 +90,7 @@ class Space:
         return first
 
     def check(self, state: State, *, masked: bool = False) -> tuple[int, ...]:
-        """Raise unless `state` is a valid state (shapes, dtypes, ranges, finiteness); return its batch shape."""
+        """Raises unless `state` is a valid state (shapes, dtypes, ranges, finiteness); returns its batch shape."""
         batch = self.batch_shape(state)
         for name, variable in self.variables.items():
             if isinstance(variable, Categorical):
@@ -100,19 +100,19 @@ class Space:
         return tuple(batch)
 
     def narrowed(self, state: State) -> State:
-        """The same with symbols in as few bytes as will do (`Categorical.narrow`)."""
+        """Returns the state with symbols in the smallest sufficient dtype (`Categorical.narrow`)."""
         return {n: x.to(self.categorical[n].narrow) if n in self.categorical else x for n, x in state.items()}
 
     def widened(self, state: State) -> State:
-        """The same with symbols as int64, which is what energies and networks of users see."""
+        """Returns the state with symbols as int64, the dtype that user-defined energies and networks receive."""
         return {n: x.long() if n in self.categorical else x for n, x in state.items()}
 
     def from_latent(self, latent: State) -> State:
-        """x(z) for every real variable; symbols pass through."""
+        """Returns x(z) for every real variable; symbols are unchanged."""
         return {n: v.from_latent(latent[n]) if isinstance(v, Real) else latent[n] for n, v in self.variables.items()}
 
     def to_latent(self, state: State) -> State:
-        """z(x) for every real variable; symbols pass through."""
+        """Returns z(x) for every real variable; symbols are unchanged."""
         return {n: v.to_latent(state[n]) if isinstance(v, Real) else state[n] for n, v in self.variables.items()}
 
     def log_det(self, latent: State) -> Tensor:
@@ -130,7 +130,7 @@ class Space:
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> State:
-        """n draws of the reference law p_ref: standard Gaussian latents × uniform symbols."""
+        """Draws n states from the reference law p_ref: standard Gaussian latents × uniform symbols."""
         latent = {
             name: reference_draw(variable, (n,), generator=generator, dtype=dtype, device=device)
             for name, variable in self.variables.items()
@@ -154,7 +154,7 @@ def reference_draw(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Latents of the reference law p_ref: standard Gaussian for reals, uniform for symbols."""
+    """Draws latents from the reference law p_ref: standard Gaussian for reals, uniform for symbols."""
     if isinstance(variable, Real):
         return variable.noise(batch, generator=generator, dtype=dtype, device=device)
     return variable.uniform(batch, generator=generator, device=device)

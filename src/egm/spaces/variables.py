@@ -1,4 +1,4 @@
-"""Real and categorical variables: shapes, ranges, constraints and the latent coordinates paths act on.
+"""Real and categorical variables: shapes, ranges, constraints and the latent coordinates that paths act on.
 
 For a real variable, with latent z, location, scale and (where constrained) a bijection onto the support:
 
@@ -31,13 +31,13 @@ from egm.util.cached_tensors import Nested, cached_tensor, constant
 
 
 def check_trailing_shape(x: Tensor, shape: tuple[int, ...], name: str) -> None:
-    """Raise unless x has the shape [..., *shape]."""
+    """Raises unless x has the shape [..., *shape]."""
     if x.ndim < len(shape) or tuple(x.shape[x.ndim - len(shape) :]) != shape:
         raise ValueError(f"variable '{name}' needs shape [..., {', '.join(map(str, shape))}], got {tuple(x.shape)}")
 
 
 def require(condition: bool, name: str, requirement: str) -> None:
-    """Raise unless the values of the variable `name` fulfil a condition."""
+    """Raises unless the values of the variable `name` satisfy a condition."""
     if not condition:
         raise ValueError(f"variable '{name}' {requirement}")
 
@@ -50,8 +50,8 @@ class Real:
         shape: shape of one value; an int means one axis.
         loc, scale: rough centre and spread of the (unconstrained) variable: a number, or an array that broadcasts
             to the latent shape.
-        centered: particles along the first axis with zero centre of mass. The variable then has (n−1)·dim degrees of
-            freedom, and densities refer to orthonormal coordinates of that subspace.
+        centered: whether the first axis counts particles with zero centre of mass. The variable then has (n−1)·dim
+            degrees of freedom, and densities refer to orthonormal coordinates of that subspace.
         constraint: None, "positive", an interval (lo, hi), or "simplex" (the last axis is non-negative and sums to
             one; densities refer to all but its last entry).
 
@@ -97,12 +97,12 @@ class Real:
 
     @property
     def latent_shape(self) -> tuple[int, ...]:
-        """Shape of one latent value: as `shape`, but a simplex of k entries has k−1 latent ones."""
+        """Shape of one latent value: `shape`, except that a simplex of k entries has k−1 latent entries."""
         return (*self.shape[:-1], self.shape[-1] - 1) if self.constraint == "simplex" else self.shape
 
     @cached_property
     def dimension(self) -> int:
-        """Number of degrees of freedom d, as it enters every normaliser."""
+        """Number of degrees of freedom d, which enters every normaliser."""
         size = math.prod(self.latent_shape)
         return size - size // self.shape[0] if self.centered else size
 
@@ -136,7 +136,7 @@ class Real:
         return log_jacobian.reshape(*batch, -1).sum(-1) + float(total)
 
     def project(self, z: Tensor) -> Tensor:
-        """Remove the centre of mass if the variable is centred; otherwise return z as it is."""
+        """Removes the centre of mass if the variable is centred; otherwise returns z unchanged."""
         return z - z.mean(-len(self.shape), keepdim=True) if self.centered else z
 
     def noise(
@@ -147,12 +147,12 @@ class Real:
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> Tensor:
-        """Standard Gaussian latents (on the centred subspace if the variable is centred)."""
+        """Draws standard Gaussian latents (on the centred subspace if the variable is centred)."""
         return self.project(torch.randn((*batch, *self.latent_shape), generator=generator, dtype=dtype, device=device))
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """Those of a latent value, counted from the end."""
+        """The axes of a latent value, counted from the end."""
         return tuple(range(-len(self.latent_shape), 0))
 
     def gaussian_log_prob(self, residual: Tensor, variance: Tensor | float) -> Tensor:
@@ -162,14 +162,14 @@ class Real:
         return -0.5 * (square / variance + self.dimension * torch.log(2 * math.pi * variance))
 
     def diagonal_log_prob(self, residual: Tensor, variance: Tensor) -> Tensor:
-        """log N(residual; 0, diag variance), shape [...]; `variance` broadcasts, one number a state where centred."""
+        """log N(residual; 0, diag variance), shape [...]; `variance` broadcasts (one number per state if centred)."""
         if self.centered or not self.latent_shape:
             return self.gaussian_log_prob(residual, variance.reshape(variance.shape[: variance.ndim - len(self.shape)]))
         each = residual.square() / variance + torch.log(2 * math.pi * variance)
         return -0.5 * each.sum(self.axes)
 
     def check(self, x: Tensor, name: str) -> None:
-        """Raise if x is not a value of this variable; `name` is used in the message."""
+        """Raises if x is not a value of this variable; `name` is used in the message."""
         check_trailing_shape(x, self.shape, name)
         if not x.is_floating_point():
             raise TypeError(
@@ -199,10 +199,10 @@ class Categorical:
     """An array of symbols 0 .. n−1.
 
     Args:
-        n: number of symbols, or an array of them, one for each site.
-        shape: shape of one value; an int means one axis. Left out, it is the shape of `n`.
+        n: number of symbols, or an array with one number for each site.
+        shape: shape of one value; an int means one axis. By default, the shape of `n`.
 
-    While a masked path runs, a state may also hold the mask symbol, which is the largest n; energies never see it.
+    On a masked path, a state may also hold the mask symbol, which is the largest n; energies never receive it.
 
     >>> Categorical(2, shape=3)
     Categorical(n=2, shape=(3,))
@@ -219,7 +219,7 @@ class Categorical:
         except (TypeError, ValueError, RuntimeError):
             raise TypeError(f"n must be a whole number of symbols (or an array of them), got {n!r}") from None
         if counts.is_floating_point() or counts.dtype == torch.bool or counts.numel() == 0 or int(counts.min()) < 1:
-            raise ValueError(f"n must be a positive whole number of symbols (or an array of them, one a site), got {n}")
+            raise ValueError(f"n must be a positive whole number of symbols (or one number per site), got {n}")
         set_field = object.__setattr__  # the dataclass is frozen
         set_field(self, "shape", tuple(counts.shape) if shape is None else as_shape(shape))
         if counts.ndim and tuple(counts.shape) != self.shape:
@@ -244,7 +244,7 @@ class Categorical:
 
     @property
     def narrow(self) -> torch.dtype:
-        """uint8 where it holds the sum of any two symbols (mask included): proposals take an eighth of the bytes."""
+        """uint8 if it holds the sum of any two symbols (mask included), which saves memory in proposals; else int64."""
         return torch.uint8 if 2 * self.size <= torch.iinfo(torch.uint8).max else torch.int64
 
     @cached_property
@@ -259,11 +259,11 @@ class Categorical:
         return float(counts.log().sum())
 
     def counts(self, like: Tensor) -> Tensor | int:
-        """Number of symbols at each site, on the device of `like`: an int, or an int64 tensor of shape `shape`."""
+        """Returns the number of symbols at each site, on the device of `like`: an int, or int64 of shape `shape`."""
         return self.n if isinstance(self.n, int) else cached_tensor(self.n, torch.int64, like.device)
 
     def legal(self, like: Tensor) -> Tensor:
-        """Which symbols each site may hold: bool of shape [*shape, size] (or [size] where all sites agree)."""
+        """Returns which symbols each site may hold: bool of shape [*shape, size] (or [size] if all sites agree)."""
         symbols = torch.arange(self.size, device=like.device)
         counts = self.counts(like)
         return symbols < (counts if isinstance(counts, int) else counts[..., None])
@@ -276,7 +276,7 @@ class Categorical:
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.int64,
     ) -> Tensor:
-        """Independent uniform symbols of shape [*batch, *shape]."""
+        """Draws independent uniform symbols of shape [*batch, *shape]."""
         size = (*batch, *self.shape)
         if isinstance(self.n, int):
             return torch.randint(self.n, size, generator=generator, device=device, dtype=dtype)
@@ -284,7 +284,7 @@ class Categorical:
         return (u * self.counts(u)).to(dtype)
 
     def check(self, x: Tensor, name: str, *, masked: bool = False) -> None:
-        """Raise if x is not a value of this variable; with `masked`, the mask symbol is legal too."""
+        """Raises if x is not a value of this variable; with `masked`, the mask symbol is legal too."""
         check_trailing_shape(x, self.shape, name)
         if x.dtype != torch.int64:
             raise TypeError(f"variable '{name}' is Categorical and must be int64, got {x.dtype}; convert with .long()")

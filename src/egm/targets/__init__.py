@@ -1,4 +1,4 @@
-"""Targets: energies with their exact answers."""
+"""Targets: energies, with exact answers where they are known."""
 
 from egm.targets.base import EnergyError, Target
 from egm.targets.funnel import Funnel

@@ -1,6 +1,6 @@
-"""`Target`: a space, an energy on it, and whatever is known exactly about the distribution p(x) ∝ exp(−E(x)).
+"""`Target`: a space, an energy on it, and known exact answers for the distribution p(x) ∝ exp(−E(x)).
 
-Subclasses fill in what they know through the hooks at its end (`_log_z`, `_exact_sample` or `_reference_plan`,
+Subclasses implement the hooks at the end of the class where they can (`_log_z`, `_exact_sample` or `_reference_plan`,
 `_partial_energy`); public methods count calls, check shapes and cache.
 """
 
@@ -25,7 +25,7 @@ ReferenceKind = Literal["exact", "mcmc"]
 
 
 class EnergyError(ValueError):
-    """An energy returned something that is not an energy."""
+    """An invalid energy function, or an invalid energy."""
 
 
 class Target:
@@ -33,12 +33,12 @@ class Target:
 
     Args:
         space: the variables.
-        energy: called with one keyword argument for each variable, any number of leading batch dimensions; returns a
-            float tensor of the batch's shape. +inf means zero density.
-        name: how the target prints; by default after the energy.
+        energy: function of one keyword argument for each variable, with any number of leading batch dimensions;
+            returns a float tensor of the batch's shape. +inf means zero density.
+        name: printed name of the target, by default the name of the energy.
 
-    `energy_calls` counts the states handed to the energy (and to `partial_energy` and `conditional_energies`),
-    `score_calls` those whose gradient was taken as well.
+    `energy_calls` counts the states passed to the energy (and to `partial_energy` and `conditional_energies`),
+    `score_calls` the states whose gradient was computed as well.
 
     >>> import egm
     >>> target = egm.Target(egm.Space(x=egm.Real(2)), lambda x: 0.5 * x.square().sum(-1))
@@ -47,13 +47,13 @@ class Target:
     """
 
     reference_kind: ReferenceKind | None = None
-    """How `exact_sample` draws: "exact", "mcmc" (a long diagnosed run), or None (it raises)."""
+    """How `exact_sample` draws: "exact", "mcmc" (from a long run with diagnostics), or None (it raises)."""
 
     symmetries: tuple[str, ...] = ()
     """Symmetries of the energy that a network may build in; they are recorded with every result."""
 
     narrow_symbols: bool = False
-    """Whether energy and partial energy take symbols of any integer dtype; if not they are given int64."""
+    """Whether energy and partial energy accept symbols of any integer dtype; otherwise they receive int64."""
 
     def __init__(self, space: Space, energy: Callable[..., Tensor], *, name: str | None = None) -> None:
         if not isinstance(space, Space):
@@ -68,7 +68,7 @@ class Target:
 
     @staticmethod
     def from_log_prob(space: Space, log_prob: Callable[..., Tensor]) -> Target:
-        """The same from a log-density (the other sign), normalised or not."""
+        """Returns the target with energy −log_prob; the log-density may be unnormalised."""
 
         @functools.wraps(log_prob)
         def energy(**state: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class Target:
         return self._energy(**state)
 
     def partial_energy(self, **state: Tensor) -> Tensor:
-        """The terms of E that are determined by the revealed sites of a masked state, shape [...]; counted as calls."""
+        """Returns the terms of E determined by the revealed sites of a masked state, shape [...]; counted as calls."""
         if not self.has_partial_energy:
             raise NotImplementedError(f"{self!r} has no partial energy; only lattice models offer one")
         batch = self.space.batch_shape(state)
@@ -101,21 +101,21 @@ class Target:
         return type(self)._partial_energy is not Target._partial_energy
 
     def independent_sites(self, name: str) -> tuple[tuple[int, ...], ...]:
-        """The sites of a categorical variable in groups, each of sites that are independent given all the others.
+        """Returns groups of sites of a categorical variable; the sites of a group are independent given all others.
 
-        Sites are counted along the flattened shape. By default each is a group of its own.
+        Sites are counted along the flattened shape. By default each group is a single site.
         """
         return tuple((site,) for site in range(self.space.categorical[name].sites))
 
     def conditional_energies(self, state: State, name: str, sites: tuple[int, ...]) -> Tensor:
-        """E(x) for each symbol that a site can hold, the others as they are, up to a number that the symbols share.
+        """Returns E(x) for each symbol at a site, other sites unchanged, up to a number shared by the symbols.
 
-        Of shape [n, ..., k] for k sites; n·k calls a state.
+        The shape is [n, ..., k] for k sites; each state counts as n·k calls.
 
         Args:
             state: complete states, [...].
             name: a categorical variable.
-            sites: counted along its flattened shape; all of them with the same number n of symbols.
+            sites: counted along its flattened shape; all with the same number n of symbols.
         """
         symbols = self.space.categorical[name].n
         n = symbols if isinstance(symbols, int) else int(torch.as_tensor(symbols).flatten()[sites[0]])
@@ -123,7 +123,7 @@ class Target:
         return self._conditional_energies(state, name, sites, n)
 
     def _conditional_energies(self, state: State, name: str, sites: tuple[int, ...], n: int) -> Tensor:
-        """From complete energies; targets whose terms are local do better."""
+        """Evaluates complete energies; targets with local terms override this by a faster method."""
         x, length = state[name], self.space.categorical[name].sites
         batch = x.shape[: x.ndim - len(self.space.categorical[name].shape)]
         trial = {k: v.expand(n, *v.shape) for k, v in state.items() if k != name}
@@ -139,7 +139,7 @@ class Target:
         return self.energy(**self._symbols(self.space.from_latent(latent))) - self.space.log_det(latent)
 
     def latent_energy_and_gradient(self, latent: State) -> tuple[Tensor, State]:
-        """`latent_energy` and its gradient with respect to every real variable (projected where centred)."""
+        """Returns `latent_energy` and its gradient with respect to every real variable (projected if centred)."""
         if not self.space.real:
             return self.latent_energy(latent), {}
         with torch.enable_grad():
@@ -159,15 +159,15 @@ class Target:
     def _symbols(self, state: State) -> State:
         return state if self.narrow_symbols else self.space.widened(state)
 
-    # ------------------------------------------------------------------ what is known exactly
+    # ------------------------------------------------------------------ exact answers
 
     @cached_property
     def log_z(self) -> float | None:
-        """log ∫ exp(−E(x)) dx, or None where it is unknown."""
+        """log ∫ exp(−E(x)) dx, or None if it is unknown."""
         return self._log_z()
 
     def exact_sample(self, n: int, seed: int = 0, *, device: torch.device | str = "cpu") -> State:
-        """n independent draws of the target; draws of one pool without replacement where the reference is "mcmc"."""
+        """Draws n states of the target: independent, or from the "mcmc" reference pool without replacement."""
         if self.reference_kind is None:
             raise NotImplementedError(
                 f"{self!r} has no exact sampler (reference_kind is None); compare with a long MCMC run from egm.mcmc"
@@ -178,10 +178,10 @@ class Target:
 
     @cached_property
     def reference(self) -> Reference:
-        """The pool of MCMC draws behind `exact_sample` where `reference_kind` is "mcmc", with its diagnostics.
+        """The pool of MCMC draws behind `exact_sample` if `reference_kind` is "mcmc", with its diagnostics.
 
-        It is made when first asked for (mostly seconds; a large spin glass takes half an hour), with progress on
-        stderr, and cached on disk; its energy calls are recorded with it and do not count as the target's.
+        It is made on first use (mostly in seconds; a large spin glass takes half an hour), with progress on stderr,
+        and cached on disk; its energy calls are recorded in its diagnostics, not counted by the target.
         """
         plan = self._reference_plan()
         counts = self.energy_calls, self.score_calls
@@ -196,12 +196,12 @@ class Target:
             reference = load_or_make(name, make)
         finally:
             self.energy_calls, self.score_calls = counts
-        self.space.batch_shape(reference.state)  # a file of another space is an error, not a reference
+        self.space.batch_shape(reference.state)  # raises if the file belongs to another space
         return reference
 
     @property
     def reference_summary(self) -> dict[str, Any] | None:
-        """The committed account of a long reference run: moments and quantiles of energy and observables; or None."""
+        """The stored summary of a long reference run (moments and quantiles of energy and observables), or None."""
         file = resources.files("egm.targets") / "summaries" / f"{slug(repr(self))}.json"
         record = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
         return record if record and record["target"] == repr(self) else None  # slugs drop minus signs
@@ -209,11 +209,11 @@ class Target:
     def chain_start(
         self, chains: int, *, generator: torch.Generator, device: torch.device | str, dtype: torch.dtype
     ) -> State:
-        """States that Markov chains start from: draws of the reference law, unless a target knows better."""
+        """Returns initial states of Markov chains: draws of the reference law, unless a target overrides this."""
         return self.space.reference_sample(chains, generator=generator, device=device, dtype=dtype)
 
     def observables(self, **state: Tensor) -> dict[str, Tensor]:
-        """Named summaries of a state, each [...] or [..., k]; by default the variables themselves, flattened."""
+        """Returns named summaries of a state, each [...] or [..., k]; by default the flattened variables."""
         batch = self.space.batch_shape(state)
         flat = {name: value.reshape(*batch, -1) for name, value in state.items()}
         return {n: x if x.is_floating_point() else x.to(torch.get_default_dtype()) for n, x in flat.items()}
@@ -221,11 +221,11 @@ class Target:
     # ------------------------------------------------------------------ checking a user's energy
 
     def check(self, device: torch.device | str = "cpu", *, seed: int = 0, dtype: torch.dtype | None = None) -> None:
-        """Call the energy on draws of the reference law and raise `EnergyError` if it misbehaves.
+        """Calls the energy on draws of the reference law and raises `EnergyError` if a result is invalid.
 
-        Checked: the result is a floating-point tensor of the batch's shape on the right device, is the same when asked
-        twice, treats every batch element by itself under any leading shape, and is neither NaN nor −inf (nor +inf on
-        every draw). The calls made are counted.
+        The result must be a floating-point tensor of the batch's shape on the right device, be the same in two calls,
+        treat batch elements independently under any leading shape, and be neither NaN nor −inf (nor +inf on every
+        draw). The calls are counted.
         """
         generator = torch.Generator(device).manual_seed(seed)
         state = self.space.reference_sample(24, generator=generator, device=device, dtype=dtype)
@@ -234,13 +234,13 @@ class Target:
         self.check_calls(state, energy)
 
     def check_calls(self, state: State, energy: Tensor | None = None) -> None:
-        """The part of `check` that does not look at values, on 24 states (whose energy may be known already)."""
+        """Runs the part of `check` that ignores values, on 24 states; `energy` is their energy if already known."""
         energy = self._checked_call(state, (24,)) if energy is None else energy
-        # Agreement to a hundred roundings of the energy's own dtype: the order of summation may change.
+        # Agreement within a hundred rounding errors of the energy's dtype: the order of summation may change.
         tolerance = 100 * torch.finfo(energy.dtype).eps
         again = self._checked_call(state, (24,))
         if not torch.allclose(again, energy, rtol=tolerance, atol=tolerance, equal_nan=True):
-            raise EnergyError("the energy gave two different answers for the same states; it must be deterministic")
+            raise EnergyError("the energy returned two different answers for the same states; it must be deterministic")
         for shape in ((1,), (2, 3, 4), ()):
             part = {name: x[:1] if shape in ((1,), ()) else x for name, x in state.items()}
             part = {name: x.reshape((*shape, *x.shape[1:])) for name, x in part.items()}
@@ -295,7 +295,7 @@ class Target:
 
 
 def _signature(energy: Callable[..., Tensor]) -> inspect.Signature | None:
-    """What an energy takes, or None for builtin functions, which do not say."""
+    """Returns the signature of an energy, or None for builtin functions without one."""
     try:
         return inspect.signature(energy.forward if isinstance(energy, torch.nn.Module) else energy)
     except ValueError:
@@ -303,7 +303,7 @@ def _signature(energy: Callable[..., Tensor]) -> inspect.Signature | None:
 
 
 def raise_on_bad_energy(energy: Tensor, state: State) -> None:
-    """Raise `EnergyError`, showing the state, on NaN or −inf, or if every energy is +inf (which alone is legal)."""
+    """Raises `EnergyError` with the state on NaN or −inf, or if every energy is +inf (a single +inf is legal)."""
     bad = torch.isnan(energy) | (energy == -torch.inf)
     if bool(bad.any()):
         index = tuple(int(i) for i in bad.nonzero()[0])

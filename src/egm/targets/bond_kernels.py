@@ -1,7 +1,7 @@
-"""Bonds of a lattice as a Triton kernel, for GPUs: states are read once, as bytes.
+"""A Triton kernel that counts the bonds of a lattice; it reads states once, as bytes.
 
-Every site of a torus owns the bond to its right and the one below. The kernel counts the bonds whose sites are both
-revealed and those among them whose symbols are equal; what a bond is worth is the target's affair.
+Every site of a torus owns the bond to its right and the bond below. The kernel counts the bonds between revealed sites,
+and how many of these join equal symbols; the target computes energies from the counts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _bonds(
     s_ptr, equal_ptr, known_ptr, P,
     SIZE: tl.constexpr, MASK: tl.constexpr, TILES: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """ROWS states are one program's. A negative MASK says that every site is revealed, and known_ptr is not used."""
+    """Handles ROWS states in one program. If MASK is negative, every site is revealed and known_ptr is not used."""
     SITES: tl.constexpr = SIZE * SIZE
     p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     both = tl.zeros([ROWS, TILE], tl.int32)  # known bonds in the lower half of the bits, equal ones in the upper
@@ -47,9 +47,10 @@ def _bonds(
 
 
 def bonds(s: Tensor, mask: int | None) -> tuple[Tensor, Tensor | int]:
-    """How many bonds of each state s [P, L, L], uint8, join equal symbols, and how many are known: int32 [P] each.
+    """Returns how many bonds of each state s [P, L, L], uint8, join equal symbols, and how many are known: int32 [P].
 
-    Without a mask symbol all 2 L² are known. Fifteen bits count that many, so L is at most 127.
+    A bond is known if both of its sites are revealed; without a mask symbol all 2 L² are. Fifteen bits hold a count, so
+    L is at most 127.
     """
     P, size, sites = len(s), s.shape[-1], s.shape[-1] ** 2
     tile = min(LARGEST_TILE, 1 << (sites - 1).bit_length())

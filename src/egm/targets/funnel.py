@@ -22,7 +22,7 @@ VARIANCE = 9.0
 
 @final
 class Funnel(Target):
-    """Variable x: Real(dim), with x_0 the logarithm of the others' variance.
+    """Variable x: Real(dim), with x_0 the logarithm of the variance of all other entries.
 
     Args:
         dim: number of dimensions, at least 2.
@@ -51,7 +51,7 @@ class Funnel(Target):
     def chain_start(
         self, chains: int, *, generator: torch.Generator, device: torch.device | str, dtype: torch.dtype
     ) -> State:
-        """Standard normal states: of the reference law's, many lie where the neck is so steep that no step is taken."""
+        """Returns standard normal states: many draws of the reference law lie in the neck, too steep for any step."""
         return {"x": torch.randn(chains, self.dim, generator=generator, device=device, dtype=dtype)}
 
     def _log_z(self) -> float:

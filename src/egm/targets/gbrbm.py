@@ -46,7 +46,7 @@ class GBRBM(Target):
     The defaults have six modes, at (0,0), (±5,0), (0,5) and (±5,5). `loc` and `scale` of v are its mean and its largest
     standard deviation when the hidden units are fair coins: a + W·½, and √(σ² + ¼ max_i Σ_j W_ij²).
 
-    Up to 20 hidden units are summed exactly; beyond, `log_z` and `reference_kind` are None.
+    Up to 20 hidden units are summed exactly; with more, `log_z` and `reference_kind` are None.
 
     >>> GBRBM()
     GBRBM()
@@ -79,9 +79,9 @@ class GBRBM(Target):
 
     @staticmethod
     def as_printed() -> GBRBM:
-        """The parameters printed in the paper, E = ½‖v‖² − b·h − ½vᵀW'h with W' = [[10,0,10],[0,10,0]] and b = −5.
+        """Returns the model as printed in the paper, E = ½‖v‖² − b·h − ½vᵀW'h, W' = [[10,0,10],[0,10,0]] and b = −5.
 
-        They put 99.9 % of the mass on one mode, at (10, 5).
+        These parameters put 99.9 % of the mass on one mode, at (10, 5).
         """
         return GBRBM(W=((5.0, 0.0, 5.0), (0.0, 5.0, 0.0)), b=-5.0)
 
@@ -113,7 +113,7 @@ class GBRBM(Target):
 
     @cached_property
     def modes(self) -> Modes:
-        """The distinct means of v given h with their exact masses, those below 1e-3 left out."""
+        """The distinct means of v given h with their exact masses, without masses below 1e-3."""
         _, means, log_mass = self._hidden_states
         centers, index = torch.unique(means.round(decimals=9), dim=0, return_inverse=True)
         masses = torch.zeros(len(centers), dtype=torch.float64).index_add_(0, index, log_mass.softmax(0))
@@ -132,7 +132,7 @@ class GBRBM(Target):
         return {"v": v.to(torch.get_default_dtype()), "h": h[chosen]}
 
     def observables(self, **state: Tensor) -> dict[str, Tensor]:
-        """`mode`: index into `modes` [...], −1 for none (where exact); v [..., visible]; h [..., hidden]."""
+        """Returns v [..., visible], h [..., hidden] and, if exact, `mode`: index into `modes` [...], −1 for none."""
         shown = super().observables(**state)
         if self.reference_kind:
             shown["mode"] = self.modes.assign(state["v"])

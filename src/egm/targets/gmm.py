@@ -39,7 +39,7 @@ class GMM40(Target):
     reference_kind = "exact"
 
     def __init__(self) -> None:
-        # Single precision, as published; a generator of its own leaves the global random state alone.
+        # Single precision, as published; a separate generator leaves the global random state unchanged.
         uniform = torch.rand(COMPONENTS, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
         self.means = (uniform - 0.5) * WIDTH
         self._constants = Constants(means=self.means)
@@ -66,5 +66,5 @@ class GMM40(Target):
         return {"x": self.means.to(noise)[chosen] + STD * noise}
 
     def observables(self, **state: Tensor) -> dict[str, Tensor]:
-        """`mode`: index of the nearest mean within four standard deviations [...], −1 for none; x [..., 2]."""
+        """Returns x [..., 2] and `mode` [...]: index of the nearest mean within four standard deviations, or −1."""
         return {**super().observables(**state), "mode": self.modes.assign(state["x"])}

@@ -1,7 +1,7 @@
-"""Watching energies for NaN and −inf without waiting for the device.
+"""Detection of NaN and −inf energies without waiting for the device.
 
-Each batch of energies leaves a flag and the first offending state on the device; `check` reads them when the trainer
-stops anyway (before a refresh of the buffer, before a checkpoint and at the end). Until then an illegal energy counts
+Each batch of energies sets a flag and stores the first illegal state on the device; `check` reads them when the trainer
+waits anyway (before a refresh of the buffer, before a checkpoint and at the end). Until then an illegal energy counts
 as +inf, a weight of zero, so it never reaches the networks.
 """
 
@@ -15,7 +15,7 @@ from egm.targets.base import EnergyError, Target, raise_on_bad_energy
 
 
 class EnergyGuard:
-    """A target's energy on latent states, watched."""
+    """A target's energy on latent states that detects illegal values."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -23,11 +23,11 @@ class EnergyGuard:
         self._state: State = {}
 
     def __call__(self, latent: State, r: object = 1.0) -> Tensor:
-        """The latent energy [...], with +inf in the place of NaN and −inf."""
+        """Returns the latent energy [...], with +inf instead of NaN and −inf."""
         return self._watched(self.target.latent_energy(latent), latent)
 
     def with_gradient(self, latent: State, r: object = 1.0) -> tuple[Tensor, State]:
-        """The same, and its gradients with respect to the real variables."""
+        """Returns the same energy and its gradients with respect to the real variables."""
         energy, gradient = self.target.latent_energy_and_gradient(latent)
         return self._watched(energy, latent), gradient
 
@@ -43,7 +43,7 @@ class EnergyGuard:
         if not len(self._bad):
             self._bad, self._finite, self._seen = (torch.zeros_like(found) for _ in range(3))
             self._energy, self._state = value.clone(), {name: x.clone() for name, x in state.items()}
-        # In place: a recorded step (egm.simulation.capture) goes on writing here.
+        # In place, because a replayed CUDA graph (egm.simulation.capture) keeps writing to these tensors.
         for name, x in state.items():
             self._state[name].copy_(torch.where(self._bad, self._state[name], x))
         self._energy.copy_(torch.where(self._bad, self._energy, value))
@@ -53,7 +53,7 @@ class EnergyGuard:
         return torch.where(bad, torch.inf, energy)
 
     def check(self) -> None:
-        """Raise `EnergyError` with the state if any energy since the last check was illegal, or all were +inf."""
+        """Raises `EnergyError` with the state if any energy since the last check was illegal, or all were +inf."""
         if not len(self._bad):
             return
         bad, finite, seen = torch.cat([self._bad, self._finite, self._seen]).tolist()

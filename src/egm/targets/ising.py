@@ -47,9 +47,9 @@ class Ising(LatticeTarget):
 
     Attributes:
         coupling, site_energies: K and e of the same energy written as −K Σ_<ij> δ(s_i, s_j) + Σ_i e(s_i) + const, the
-            form that cluster updates work on.
+            form for cluster updates.
 
-    Draws are exact up to size 12 (transfer matrix) and by Swendsen–Wang (J < 0: parallel tempering) above.
+    Draws are exact up to size 12 (transfer matrix); larger lattices use Swendsen–Wang (J < 0: parallel tempering).
 
     >>> target = Ising(10, 0.4)
     >>> target, round(target.log_z, 4), target.reference_kind
@@ -88,9 +88,9 @@ class Ising(LatticeTarget):
         return energy + self.beta * self.field * revealed_spins(s).sum((-2, -1), dtype=torch.int32).to(dtype)
 
     def observables(self, **state: Tensor) -> dict[str, Tensor]:
-        """Mean spin and its absolute value, each [...].
+        """Returns the mean spin and its absolute value, each [...].
 
-        For J < 0 also the mean of (−1)^(r+c) s_rc, without which the two ordered states would look the same.
+        For J < 0 also returns the mean of (−1)^(r+c) s_rc, which tells the two ordered states apart.
         """
         spins = to_spins(state["s"])
         magnetization = spins.mean((-2, -1))
@@ -122,7 +122,7 @@ def _aligned(s: Tensor, mask: int | None) -> Tensor:
     if (counted := counted_bonds(s, mask)) is not None:
         equal, known = counted
         return 2 * equal - known
-    spins = revealed_spins(s)  # int8: millions of proposals come here
+    spins = revealed_spins(s)  # int8 saves memory with millions of proposals
     return (spins * (right(spins) + below(spins))).sum((-2, -1), dtype=torch.int32)
 
 
@@ -135,7 +135,7 @@ def kaufman_log_z(size: int, K: float) -> float:
     dual = -0.5 * math.log(math.tanh(K))
     gap = K - dual
     momenta = np.arange(2 * size) * math.pi / (2 * size)
-    # Beyond a gap of 20, sin² is lost in sinh², which would overflow at last.
+    # Beyond a gap of 20, sin² is negligible next to sinh², which overflows for larger gaps.
     sines = np.sin(momenta)
     half_gamma = np.arcsinh(np.hypot(math.sinh(gap), sines)) if abs(gap) < 20 else np.full(2 * size, abs(gap))
     half_gamma[0] = gap

@@ -1,4 +1,4 @@
-"""Joint mixture of Gaussians: one real and one binary variable a dimension.
+"""Joint mixture of Gaussians: one real and one binary variable per dimension.
 
     E(x, b) = Σ_i (x_i − b_i)²/(2σ²),  b_i ∈ {−1, +1}
 

@@ -1,11 +1,11 @@
-"""What the lattice models share: L × L sites on a torus, symbols 0 .. q−1, variable s of shape [..., L, L].
+"""Base class of the lattice models: L × L sites on a torus, symbols 0 .. q−1, variable s of shape [..., L, L].
 
     E(s) = Σ_rc [ pair(s_rc, s_r,c+1) + pair(s_rc, s_r+1,c) + e(s_rc) ]      (indices modulo L)
 
-Every site owns the bond to its right and the one below, 2L² bonds in all (at L = 2 two neighbours share two bonds). The
-*partial* energy of a masked state keeps the terms whose sites are all revealed.
+Every site owns the bond to its right and the bond below, 2L² bonds in all (at L = 2 two neighbours share two bonds).
+The *partial* energy of a masked state keeps the terms whose sites are all revealed.
 
-Exact answers come from the transfer matrix where a row has few enough states, and from a product over sites where all
+Exact answers come from the transfer matrix if a row has few enough states, and from a product over sites if all
 couplings vanish; larger lattices are sampled by a Markov chain.
 """
 
@@ -29,7 +29,7 @@ from egm.targets.transfer_matrix import TransferMatrix, fits
 from egm.util.triton import attempt
 
 KERNELS = "egm.targets.bond_kernels"
-LARGEST = 127  # lattice whose bonds a kernel counts
+LARGEST = 127  # largest size L for the Triton kernel
 
 
 class LatticeTarget(Target):
@@ -40,7 +40,7 @@ class LatticeTarget(Target):
         states: number q of symbols.
         site_energies: e, one number for each symbol.
         spread: largest range of the vertical energies of one row; zero means that no site is coupled to another.
-        name: how the target prints.
+        name: printed name of the target.
     """
 
     narrow_symbols = True
@@ -61,22 +61,22 @@ class LatticeTarget(Target):
         raise NotImplementedError
 
     def _pair_tables(self) -> tuple[Tensor, Tensor]:
-        """Energies of the bonds to the right and of those below, float64 [L, L, q, q] each."""
+        """Returns the energies of the bonds to the right and of the bonds below, float64 [L, L, q, q] each."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------ single sites
 
     def independent_sites(self, name: str) -> tuple[tuple[int, ...], ...]:
-        """The colours of the lattice."""
+        """Returns the sites of each colour of the lattice."""
         del name  # there is only one variable
         return self._colours
 
     @cached_property
     def _colours(self) -> tuple[tuple[int, ...], ...]:
-        """Sites by colour, no two neighbours alike: two colours where L is even, three where it is odd.
+        """Sites by colour, such that neighbours differ: two colours if L is even, three if L is odd.
 
-        A colour is f(r) + f(c) with f = 0, 1, 0, 1, … along a line. An odd ring ends in a 2, and sums are taken modulo
-        the number of values, so that f changes from every site to the next.
+        The colour is f(r) + f(c) modulo the number of colours, with f = 0, 1, 0, 1, … along a line; on an odd ring the
+        last f is 2, so that f differs between neighbours.
         """
         values = 2 + self.size % 2
         line = [2 if self.size % 2 and i == self.size - 1 else i % 2 for i in range(self.size)]
@@ -84,7 +84,7 @@ class LatticeTarget(Target):
         return tuple(tuple(site for site, own in enumerate(colour) if own == value) for value in range(values))
 
     def _conditional_energies(self, state: State, name: str, sites: tuple[int, ...], n: int) -> Tensor:
-        """From the four bonds of each site and its own term, a small part of the lattice."""
+        """Evaluates the four bonds and the site energy of each site, a small part of the lattice."""
         s = state[name]
         terms = self._terms_at(sites).like(s)
         symbols = s.flatten(-2)[..., terms.neighbours].long()  # [..., 4, k]
@@ -92,7 +92,7 @@ class LatticeTarget(Target):
         return energies.movedim(-1, 0)
 
     def _terms_at(self, sites: tuple[int, ...]) -> Constants:
-        """Energies of the four bonds of k sites by the neighbour's symbol and the own one, [4, k, q, q]."""
+        """Returns energies of the four bonds of k sites by the neighbour's and the site's symbol, [4, k, q, q]."""
         if sites not in self._known_terms:
             neighbours, bonds = self._bonds
             self._known_terms[sites] = Constants(
@@ -117,7 +117,7 @@ class LatticeTarget(Target):
 
     @cached_property
     def transfer_matrix(self) -> TransferMatrix:
-        """Exact answers for a lattice whose rows have few states; raises `ValueError` where they have too many."""
+        """Exact answers for a lattice whose rows have few states; raises `ValueError` if they have too many."""
         site = torch.tensor(self._site_energies, dtype=torch.float64).expand(self.size, self.size, self.states)
         return TransferMatrix(*self._pair_tables(), site)
 
@@ -139,11 +139,11 @@ class LatticeTarget(Target):
     # ------------------------------------------------------------------ Markov chains for larger lattices
 
     def _cluster_plan(self) -> ReferencePlan:
-        """Swendsen–Wang: its autocorrelation time is some ten steps at the critical point, less elsewhere."""
+        """Returns a Swendsen–Wang plan; its autocorrelation time is about ten steps at criticality, less elsewhere."""
         return ReferencePlan(SwendsenWang(self), chains=100, warmup=300, steps=200, thin=10)
 
     def _tempering_plan(self, coupling: float) -> ReferencePlan:
-        """Gibbs scans at temperatures from the target's to one where couplings are weak.
+        """Returns a plan of Gibbs scans at temperatures from the target's to one with weak couplings.
 
         The energy in units of the coupling has a standard deviation of about L near its most disordered point, so
         steps of 1/L in the coupling let neighbouring replicas exchange often enough at any size.
@@ -156,19 +156,19 @@ class LatticeTarget(Target):
 
 
 def right(s: Tensor) -> Tensor:
-    """The neighbour to the right of every site, shape of s."""
+    """Returns the neighbour to the right of every site, shape of s."""
     return s.roll(-1, -1)
 
 
 def below(s: Tensor) -> Tensor:
-    """The neighbour below every site, shape of s."""
+    """Returns the neighbour below every site, shape of s."""
     return s.roll(-1, -2)
 
 
 def counted_bonds(s: Tensor, mask: int | None) -> tuple[Tensor, Tensor | int] | None:
-    """How many bonds of a state join equal symbols, and how many join revealed ones, by a kernel; None without one.
+    """Returns how many bonds between revealed sites join equal symbols, and how many there are; None without a kernel.
 
-    `mask` is the symbol of hidden sites, None where there are none.
+    `mask` is the symbol of masked sites, None if all sites are revealed. The kernel is a Triton kernel.
     """
     if not s.is_cuda or s.dtype != torch.uint8 or s.shape[-1] > LARGEST:
         return None
@@ -180,17 +180,17 @@ def counted_bonds(s: Tensor, mask: int | None) -> tuple[Tensor, Tensor | int] | 
 
 
 def to_spins(s: Tensor) -> Tensor:
-    """Spins −1, +1 of the symbols 0, 1, in the default dtype."""
+    """Returns spins −1, +1 of the symbols 0, 1, in the default dtype."""
     return 2 * s.to(torch.get_default_dtype()) - 1
 
 
 def revealed_spins(s: Tensor) -> Tensor:
-    """Spins −1, +1 of the symbols 0, 1 as int8, and 0 for the mask symbol 2: products with a masked spin vanish."""
+    """Returns spins −1, +1 of the symbols 0, 1 as int8, and 0 for the mask symbol 2, so that its products vanish."""
     return (2 * s.to(torch.int8) - 1) * (s != 2)
 
 
 def inverse_temperature(beta: float, *, hint: str) -> float:
-    """beta as a float; raises if it is negative (with `hint`, what to do instead) or not finite."""
+    """Returns beta as a float; raises if it is negative (`hint` says what to do instead) or not finite."""
     if finite("beta", beta) < 0:
         raise ValueError(f"beta is an inverse temperature and must be >= 0, got {beta}; {hint}")
     return float(beta)

@@ -2,10 +2,11 @@
 
     E(x) = Σ_i  D(x_{2i}) + ½ x_{2i+1}²,    D(y) = y⁴ − 6y² − ½y
 
-Every double well is a one-dimensional distribution: its normaliser is a quadrature, its samples come from inverting
-the distribution function F. Both use the trapezoid rule on |y| ≤ 4, outside of which exp(−D) is below e^{−158} against
-e^{9.4} in all, so the normaliser converges faster than any power of the spacing. F is tabulated at 2^18 + 1 points and
-inverted by linear interpolation, which misplaces a sample by less than the spacing, 3·10⁻⁵.
+Every double well is a one-dimensional distribution: quadrature computes its normaliser, and inversion of the
+distribution function F draws its samples. Both use the trapezoid rule on |y| ≤ 4, outside of which exp(−D) is below
+e^{−158}, while its integral is e^{9.4}, so the normaliser converges faster than any power of the spacing. F is
+tabulated at 2^18 + 1 points and inverted by linear interpolation, which misplaces a sample by less than the spacing,
+3·10⁻⁵.
 """
 
 from __future__ import annotations
@@ -63,8 +64,10 @@ class ManyWell(Target):
         return {"x": x.to(torch.get_default_dtype())}
 
     def observables(self, **state: Tensor) -> dict[str, Tensor]:
-        """`left`: whether each double well is on its left (lighter) side [..., dim/2]; x [..., dim]; and `mode` [...]:
-        the sign pattern of the first two double wells, from 0 (both left) to 3 (0 or 1 when dim = 2).
+        """Returns x [..., dim], `left` [..., dim/2] and `mode` [...].
+
+        `left` is whether each double well is on its left (lighter) side; `mode` is the sign pattern of the first two
+        double wells, from 0 (both left) to 3 (0 or 1 when dim = 2).
         """
         wells = state["x"][..., 0::2]
         right = (wells[..., :2] > 0).long()
@@ -84,7 +87,7 @@ def double_well(y: Tensor) -> Tensor:
 
 @lru_cache(maxsize=1)
 def _double_well_table() -> tuple[Tensor, Tensor, float]:
-    """Grid points y, distribution function F(y), both [INTERVALS + 1] float64, and log ∫ exp(−D)."""
+    """Returns grid points y, distribution function F(y), both [INTERVALS + 1] float64, and log ∫ exp(−D)."""
     y = torch.linspace(-LIMIT, LIMIT, INTERVALS + 1, dtype=torch.float64)
     log_density = -double_well(y)
     offset = float(log_density.max())

@@ -1,4 +1,4 @@
-"""Posterior of a Gaussian mixture of y [n] with k equally likely components, exact by enumeration while it is small:
+"""Posterior of a Gaussian mixture of y [n] with k equally likely components, exact by enumeration if kⁿ is small:
 
     y_i | μ, z ~ N(μ_{z_i}, s²),    μ_j ~ N(0, τ²),    z_i uniform on k symbols.
 
@@ -39,7 +39,7 @@ class GaussianMixturePosterior(Target):
         noise: s, standard deviation of each component.
         prior_scale: τ, prior standard deviation of the means (and the scale of mu).
 
-    Up to 2^16 assignments kⁿ are enumerated; beyond, the reference is MCMC and `log_z` is None.
+    Up to 2^16 assignments kⁿ are enumerated; with more, the reference is MCMC and `log_z` is None.
 
     >>> round(GaussianMixturePosterior([0.0, 1.0], 1).log_z or 0, 4)
     -3.5733
@@ -79,14 +79,14 @@ class GaussianMixturePosterior(Target):
         return z, -0.5 * (constant + torch.log1p(size * t2 / s2).sum(-1) - fit)
 
     def _statistics(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """n_j and S_j, [m, k] each, for assignments z [m, n]."""
+        """Returns n_j and S_j, [m, k] each, for assignments z [m, n]."""
         zeros = torch.zeros(len(z), self.k, dtype=torch.float64)
         y = self._y.expand(z.shape)
         return zeros.scatter_add(1, z, torch.ones_like(y)), zeros.scatter_add(1, z, y)
 
     @property
     def together_probabilities(self) -> Tensor:
-        """Exact posterior p(z_i = z_j | y), [n, n] float64, which no relabelling changes; up to 2^16 assignments."""
+        """Exact posterior p(z_i = z_j | y), [n, n] float64, invariant to relabelling; up to 2^16 assignments."""
         z, share = self._exact_assignments("probabilities")
         return torch.stack([share @ (z == z[:, i : i + 1]).double() for i in range(z.shape[1])])
 
@@ -103,7 +103,7 @@ class GaussianMixturePosterior(Target):
         return float(share @ self._component_means(z).mean(1))
 
     def _exact_assignments(self, what: str) -> tuple[Tensor, Tensor]:
-        """Every z [kⁿ, n] and its posterior probability [kⁿ]."""
+        """Returns every z [kⁿ, n] and its posterior probability [kⁿ]."""
         if self.reference_kind != "exact":
             raise ValueError(
                 f"exact {what} need at most {MAX_ASSIGNMENTS} assignments, got {self.k}^{len(self._y)};"
@@ -138,7 +138,7 @@ class GaussianMixturePosterior(Target):
 
 
 class Relabel(Kernel):
-    """Permute the components of a mixture at random, which leaves its energy as it is.
+    """A kernel that permutes the components of a mixture at random, which leaves the energy unchanged.
 
     Single-site moves cannot swap the labels of two separated clusters; this move does so at every step.
     """

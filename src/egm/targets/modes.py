@@ -1,4 +1,4 @@
-"""Modes of a mixture: where its components sit and how much mass each holds."""
+"""Modes of a mixture: the centres and masses of its components."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Modes:
     radius: float
 
     def assign(self, x: Tensor) -> Tensor:
-        """The mode of each point x [..., d]: int64 [...], −1 for none.
+        """Returns the index of the mode of each point x [..., d]: int64 [...], −1 for none.
 
         >>> import torch
         >>> modes = Modes(torch.tensor([[0.0, 0.0], [5.0, 5.0]]), torch.tensor([0.5, 0.5]), radius=2.0)

@@ -1,4 +1,4 @@
-"""Particles that interact in pairs, with their centre of mass at rest.
+"""Particles that interact in pairs, with their centre of mass at the origin.
 
 A state x is [..., n, dim] with Σ_i x_i = 0, and d_ij = ‖x_i − x_j‖:
 
@@ -10,8 +10,8 @@ log Z refers to orthonormal coordinates of the (n−1)·dim dimensional subspace
 it is n^{−dim/2} ∫ exp(−E) dy, which for four particles in the plane reduces to one radial integral of two-dimensional
 convolutions; the constants below were computed that way, and the tests repeat the computation.
 
-The scale of x is set by the distances the pair energy prefers: Σ_i ‖x_i‖² = (1/n) Σ_{i<j} d², so if d² is D² on
-average, every degree of freedom has the variance D²/(2·dim).
+The scale of x follows from the pair distances of low energy: Σ_i ‖x_i‖² = (1/n) Σ_{i<j} d², so if d² is D² on average,
+every degree of freedom has the variance D²/(2·dim).
 """
 
 from __future__ import annotations
@@ -62,16 +62,17 @@ class DW4(Target):
     def chain_start(
         self, chains: int, *, generator: torch.Generator, device: torch.device | str, dtype: torch.dtype
     ) -> State:
-        """A square with a little noise: its diagonals are near a well, its sides on the barrier, which is flat.
+        """Returns squares with a little noise: the diagonals are near a well, the sides on the barrier, which is flat.
 
-        Some draws of the reference law lie where the potential is so steep that the others' step size never moves them.
+        Some draws of the reference law lie where the potential is so steep that a step size adapted to the other chains
+        never moves them.
         """
         square = 2.0 * torch.tensor([[1, 1], [1, -1], [-1, -1], [-1, 1]], device=device, dtype=dtype)
         x = square + 0.1 * torch.randn(chains, 4, 2, generator=generator, device=device, dtype=dtype)
         return {"x": x - x.mean(-2, keepdim=True)}
 
     def observables(self, **state: Tensor) -> dict[str, Tensor]:
-        """Ascending pair `distances` [..., 6] and `radius` of gyration [...]."""
+        """Returns ascending pair `distances` [..., 6] and `radius` of gyration [...]."""
         return _shape_observables(state["x"])
 
 
@@ -111,7 +112,7 @@ class JointDW4(Target):
         return ReferencePlan(kernel, chains=512, warmup=200, steps=300, thin=5)
 
     def observables(self, **state: Tensor) -> dict[str, Tensor]:
-        """Ascending pair `distances` [..., 6], `radius` of gyration [...] and `type_counts` [..., 2]."""
+        """Returns ascending pair `distances` [..., 6], `radius` of gyration [...] and `type_counts` [..., 2]."""
         second = state["types"].sum(-1).to(torch.get_default_dtype())
         return {**_shape_observables(state["x"]), "type_counts": torch.stack([4 - second, second], -1)}
 
@@ -119,8 +120,8 @@ class JointDW4(Target):
 class _LennardJones(Target):
     """n Lennard-Jones particles of well depth 2 at distance 1, in a harmonic trap.
 
-    The scale is that of a ball of close-packed spheres at distance 1, in which a particle takes the volume 1/√2: a
-    radius R = (3n/(4π√2))^{1/3}, and the variance R²/5 along each axis.
+    The scale follows from a ball of close-packed spheres at distance 1, in which a particle takes the volume 1/√2: the
+    ball has the radius R = (3n/(4π√2))^{1/3} and the variance R²/5 along each axis.
     """
 
     reference_kind = "mcmc"
@@ -133,7 +134,7 @@ class _LennardJones(Target):
 
     def _pair_energy(self, x: Tensor) -> Tensor:
         square = _square_distances(x)
-        # Closer than this the gradient, of order d⁻¹⁴ on its way, would overflow: the density is zero there.
+        # At smaller distances the gradient, with intermediate terms d⁻¹⁴, would overflow: the density is zero there.
         core = torch.finfo(x.dtype).max ** (-1 / 8)
         inside = square <= core
         attraction = square.masked_fill(inside, 1.0) ** -3
@@ -142,9 +143,10 @@ class _LennardJones(Target):
         return pairs.sum(-1) + 0.5 * centred.square().sum((-1, -2))
 
     def lattice_start(self, chains: int, *, seed: int = 0) -> State:
-        """States to start chains from: the n sites of a cubic lattice nearest to its centre, with a little noise.
+        """Returns initial states of chains: the n sites of a cubic lattice nearest to its centre, with a little noise.
 
-        Draws of the reference law overlap, where forces are so steep that no common step size moves every chain.
+        Particles overlap in draws of the reference law, with forces so steep that no common step size moves every
+        chain.
         """
         n, dim = self.space["x"].shape
         axis = torch.arange(-3.0, 4.0)
@@ -156,12 +158,12 @@ class _LennardJones(Target):
     def chain_start(
         self, chains: int, *, generator: torch.Generator, device: torch.device | str, dtype: torch.dtype
     ) -> State:
-        """See `lattice_start`."""
+        """Returns states of `lattice_start`."""
         seed = int(torch.randint(2**31, (), generator=generator, device=device))
         return {name: x.to(device, dtype) for name, x in self.lattice_start(chains, seed=seed).items()}
 
     def observables(self, **state: Tensor) -> dict[str, Tensor]:
-        """Ascending pair `distances` [..., n(n−1)/2] and `radius` of gyration [...]."""
+        """Returns ascending pair `distances` [..., n(n−1)/2] and `radius` of gyration [...]."""
         return _shape_observables(state["x"])
 
 
@@ -180,7 +182,7 @@ class LJ13(_LennardJones):
 
 @final
 class LJ55(_LennardJones):
-    """Variable x: Real((55, 3), centered=True); log Z is not known. Its reference takes a GPU."""
+    """Variable x: Real((55, 3), centered=True); log Z is not known. Making its reference needs a GPU."""
 
     def __init__(self) -> None:
         super().__init__(55)

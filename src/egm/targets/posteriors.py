@@ -1,4 +1,4 @@
-"""What posteriors with discrete latent variables share: their data, and the chains of their references."""
+"""Helpers of posteriors with discrete latent variables: data checks and plans of MCMC references."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 def mixed_plan(target: Target, *more: Kernel) -> ReferencePlan:
-    """Gibbs for the symbols and HMC for the reals, in turns."""
+    """Returns a plan of Gibbs for the symbols, HMC for the reals and the kernels `more`, in turn."""
     kernel = Alternate([Gibbs(target), HMC(target, leapfrog_steps=5), *more])
     return ReferencePlan(kernel, chains=256, warmup=500, steps=400, thin=10)
 
 
 class Fingerprint:
-    """Prints an array as its shape and a digest of its content, so that targets on different data print differently."""
+    """The shape of an array and a digest of its content, so that targets on different data print differently."""
 
     def __init__(self, array: Tensor) -> None:
         digest = hashlib.sha256(array.contiguous().numpy().tobytes()).hexdigest()[:8]
@@ -33,7 +33,7 @@ class Fingerprint:
 
 
 def data_tensor(name: str, value: object, *, axes: int) -> Tensor:
-    """Data as they are given, checked, in double precision."""
+    """Validates data and returns them in double precision."""
     array = torch.as_tensor(value, dtype=torch.float64).detach().cpu().clone()
     if array.ndim != axes or 0 in array.shape:
         expected = "a vector [n]" if axes == 1 else "a matrix [n, p]"

@@ -27,9 +27,9 @@ class Potts(LatticeTarget):
         beta: inverse temperature, at least 0.
 
     Attributes:
-        coupling, site_energies: K = β and e = 0 of E = −K Σ_<ij> δ(s_i, s_j) + Σ_i e(s_i), which cluster updates read.
+        coupling, site_energies: K = β and e = 0 in E = −K Σ_<ij> δ(s_i, s_j) + Σ_i e(s_i), for cluster updates.
 
-    Draws and log Z are exact while states^size ≤ 6561 (transfer matrix); above, draws are by Swendsen–Wang.
+    Draws and log Z are exact if states^size ≤ 6561 (transfer matrix); otherwise draws use Swendsen–Wang.
 
     >>> target = Potts(4, 3, 1.0)
     >>> target.energy(s=torch.zeros(4, 4, dtype=torch.int64)), target.reference_kind
@@ -67,7 +67,7 @@ class Potts(LatticeTarget):
         return -self.beta * equal.to(torch.get_default_dtype())
 
     def observables(self, **state: Tensor) -> dict[str, Tensor]:
-        """The order parameter (q·max_k n_k/L² − 1)/(q − 1) as `magnetization` [...]."""
+        """Returns the order parameter (q·max_k n_k/L² − 1)/(q − 1) as `magnetization` [...]."""
         s = state["s"]
         counts = torch.stack([(s == k).sum((-2, -1)) for k in range(self.states)])
         largest = counts.amax(0).to(torch.get_default_dtype()) / self.size**2

@@ -1,4 +1,4 @@
-"""Spike and slab regression, exact by enumeration while it is small: y [n] on X [n, p],
+"""Spike and slab regression of y [n] on X [n, p], exact by enumeration if p is small:
 
     y | β, γ ~ N(X(γ∘β), s²I),    β_j ~ N(0, τ²),    γ_j ~ Bernoulli(ρ).
 
@@ -37,9 +37,9 @@ class SpikeSlab(Target):
         y: response, [n].
         noise: s, standard deviation of the noise.
         slab: τ, prior standard deviation of the coefficients (and the scale of beta).
-        inclusion: ρ, prior probability that a coefficient enters.
+        inclusion: ρ, prior probability that a coefficient is included.
 
-    Up to 14 coefficients the 2^p models are enumerated; beyond, the reference is MCMC and `log_z` is None.
+    Up to 14 coefficients the 2^p models are enumerated; with more, the reference is MCMC and `log_z` is None.
 
     >>> target = SpikeSlab([[1.0], [1.0]], [2.0, 3.0])
     >>> target.inclusion_probabilities
@@ -85,7 +85,7 @@ class SpikeSlab(Target):
         return gamma, log_prior - 0.5 * (constant + log_det - explained)
 
     def _posterior(self, gamma: Tensor) -> tuple[Tensor, Tensor]:
-        """The Cholesky factor of P [m, p, p] and DXᵀy/s² [m, p] for models γ [m, p]."""
+        """Returns the Cholesky factor of P [m, p, p] and DXᵀy/s² [m, p] for models γ [m, p]."""
         included = gamma.double()
         gram = self._X.T @ self._X / self.noise**2
         prior = torch.eye(gamma.shape[-1], dtype=torch.float64) / self.slab**2
@@ -106,7 +106,7 @@ class SpikeSlab(Target):
         return share @ (gamma * torch.cholesky_solve(projected[..., None], cholesky)[..., 0])
 
     def _exact_models(self, what: str) -> tuple[Tensor, Tensor]:
-        """Every γ [2^p, p] and its posterior probability [2^p]."""
+        """Returns every γ [2^p, p] and its posterior probability [2^p]."""
         if self.reference_kind != "exact":
             raise ValueError(
                 f"exact {what} need at most {MAX_COEFFICIENTS} coefficients, got {self._X.shape[1]};"

@@ -2,8 +2,8 @@
 
     E(s) = −β Σ_<ij> J_ij s_i s_j,      s_i ∈ {−1, +1},  J_ij ~ N(0, 1) drawn once from `seed`
 
-over 2·size² bonds; symbols 0, 1 stand for spins −1, +1. Couplings of both signs leave no configuration that satisfies
-every bond.
+over 2·size² bonds; symbols 0, 1 stand for spins −1, +1. With couplings of both signs, in general no configuration
+satisfies every bond.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class SpinGlass(LatticeTarget):
 
     Args:
         size: number of rows and columns, at least 2.
-        seed: draws the couplings, at least 0.
+        seed: seed of the couplings, at least 0.
         beta: inverse temperature, at least 0.
 
     Attributes:
-        couplings: J, float64 [2, size, size]: of the bond from each site to its right, and to the one below.
+        couplings: J, float64 [2, size, size], of the bonds from each site to its right and of the bonds below.
 
-    Draws and log Z are exact up to size 12 (transfer matrix); above, draws are by parallel tempering.
+    Draws and log Z are exact up to size 12 (transfer matrix); draws of larger lattices use parallel tempering.
 
     >>> SpinGlass(6, seed=0, beta=1.0).couplings.shape
     torch.Size([2, 6, 6])
@@ -69,7 +69,7 @@ class SpinGlass(LatticeTarget):
         return -self.beta * (spins * (J[0] * right(spins) + J[1] * below(spins))).sum((-2, -1))
 
     def observables(self, **state: Tensor) -> dict[str, Tensor]:
-        """Mean spin and the share of satisfied bonds (J_ij s_i s_j > 0), each [...]."""
+        """Returns the mean spin and the share of satisfied bonds (J_ij s_i s_j > 0), each [...]."""
         s = state["s"]
         spins, J = to_spins(s), self._constants.like(s).J
         satisfied = [(J[0] * spins * right(spins) > 0), (J[1] * spins * below(spins) > 0)]

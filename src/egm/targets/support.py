@@ -1,4 +1,4 @@
-"""Small things that built-in targets share: constants that follow a device, printing, and checks of arguments."""
+"""Helpers of built-in targets: constants that follow a device, printing, and checks of arguments."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Constants:
         self._copies: dict[tuple[torch.dtype, torch.device], SimpleNamespace] = {}
 
     def like(self, x: Tensor) -> SimpleNamespace:
-        """The arrays on x's device; floating-point ones in x's dtype (the default one if x holds symbols)."""
+        """Returns the arrays on x's device; floating-point arrays get x's dtype (the default if x holds symbols)."""
         dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
         key = (dtype, x.device)
         if key not in self._copies:
@@ -44,21 +44,21 @@ class Constants:
 
 
 def describe(target: object, **arguments: object) -> str:
-    """How a built-in target prints: its class and those arguments that differ from their defaults."""
+    """Returns the name of a built-in target: its class and the arguments that differ from their defaults."""
     parameters = inspect.signature(type(target).__init__).parameters
     shown = [f"{k}={v!r}" for k, v in arguments.items() if parameters[k].default != v]
     return f"{type(target).__name__}({', '.join(shown)})"
 
 
 def require_positive(**values: float) -> None:
-    """Raise `ValueError` naming the first argument that is not a positive finite number."""
+    """Raises `ValueError` naming the first argument that is not a positive finite number."""
     for name, value in values.items():
         if not (value > 0 and value != float("inf")):
             raise ValueError(f"{name} must be positive and finite, got {value}")
 
 
 def whole_number(name: str, value: int, *, least: int) -> int:
-    """The value as an int; raises with the argument's name if it is no whole number or below `least`."""
+    """Returns the value as an int; raises with the argument's name if it is not a whole number or below `least`."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -69,7 +69,7 @@ def whole_number(name: str, value: int, *, least: int) -> int:
 
 
 def finite(name: str, value: float) -> float:
-    """The value as a float; raises with the argument's name if it is NaN or infinite."""
+    """Returns the value as a float; raises with the argument's name if it is NaN or infinite."""
     if not math.isfinite(value):
         raise ValueError(f"{name} must be a finite number, got {value}")
     return float(value)

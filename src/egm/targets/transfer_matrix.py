@@ -12,11 +12,12 @@ row a_0, the rows are a Markov chain with backward messages
     p(a_0) = w_0(a_0) m_0(a_0; a_0) / Z,  p(a_k | a_k−1, a_0) ∝ V_k−1(a_k−1, a_k) w_k(a_k) m_k(a_k; a_0).
 
 V_r is never formed: it is the Kronecker product U_r ⊗ W_r over the left and right half of the columns, so V x = U X Wᵀ
-with x reshaped to X[hi, lo]: √S instead of S operations an entry. Drawing a_k = (hi, lo) uses the same split: hi from
+with x reshaped to X[hi, lo]: √S instead of S operations per entry. Drawing a_k = (hi, lo) uses the same split: hi from
 the half-applied message (w_k m_k) Wᵀ, which holds the sum over lo for every lower half of the row above, then lo.
 
-All numbers are float64 and scaled to maximum one. Since m_k(a) / m_k(a′) ≥ exp(−spread), the spread of a row's vertical
-energies, what underflows is negligible as long as that spread stays below `MAX_SPREAD` (relative loss below e^−80).
+All numbers are float64 and scaled to maximum one. Since m_k(a) / m_k(a′) ≥ exp(−spread), with the spread of a row's
+vertical energies, numbers that underflow are negligible while the spread is below `MAX_SPREAD` (relative loss below
+e^−80).
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ import torch
 from torch import Tensor
 
 MAX_ROW_STATES = 6561
-"""Largest number q^C of row states for which sums over all rows are made (12 columns of two symbols, 8 of three)."""
+"""Largest number q^C of row states that are summed exactly (12 columns of two symbols, 8 of three)."""
 
 MAX_SPREAD = 325.0
 """Largest spread of the vertical energies of one row: twice it must stay well inside the range of float64 (e^±708)."""
 
-_CACHED_ROW_STATES = 1024  # messages for all first rows are kept up to here: two tables of [R−1, S, S], at most 170 MB
-_TABLE_BYTES = 2**28  # memory of the message tables for one group of first rows, where they are not kept
+_CACHED_ROW_STATES = 1024  # largest S for which all messages are kept: two tables [R−1, S, S], at most 170 MB
+_TABLE_BYTES = 2**28  # memory of the message tables for one group of first rows, if they are not kept
 _BLOCK = 2**16  # samples drawn together
 
 
 def fits(*, states: int, size: int, spread: float) -> bool:
-    """Whether a size × size model of q = `states` symbols is small and warm enough for the transfer matrix.
+    """Returns whether a size × size model of q = `states` symbols is small and warm enough for the transfer matrix.
 
     Args:
         states: number of symbols q.
@@ -114,19 +115,19 @@ class TransferMatrix:
         return self._offset - dz / z, ddz / z - (dz / z) ** 2
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """n independent draws, int64 [n, R, C]."""
+        """Returns n independent draws, int64 [n, R, C]."""
         blocks = [self._sample_rows(min(_BLOCK, n - start), generator) for start in range(0, n, _BLOCK)]
         return self._symbols(torch.cat(blocks))
 
     def _symbols(self, rows: Tensor) -> Tensor:
-        """Symbols [..., C] of row numbers [...]: their digits to base q, the first column leading."""
+        """Returns symbols [..., C] of row numbers [...]: their digits to base q, the first column leading."""
         place = self.q ** torch.arange(self.columns - 1, -1, -1)
         return rows[..., None] // place % self.q
 
     # ------------------------------------------------------------------ messages
 
     def _sum_over_row(self, right: Tensor, site: Tensor) -> Tensor:
-        """Energies within each row, [R, S]."""
+        """Returns the energies within each row, [R, S]."""
         symbols = self._symbols(torch.arange(self.q**self.columns))
         total = torch.zeros(self.rows, len(symbols), dtype=torch.float64)
         for c in range(self.columns):
@@ -139,13 +140,13 @@ class TransferMatrix:
 
         Returns:
             The derivatives 0 .. order, [order + 1, S], and log_scale [S], the logarithm of a factor taken out of them
-            (beside the ground energy of all factors).
+            (in addition to the ground energy of all factors).
         """
         row, upper, lower = (
             torch.stack([(-energy) ** j * torch.exp(-energy) for j in range(order + 1)]) for energy in self._energies
         )
         row = row.unflatten(2, (upper.shape[2], lower.shape[2]))
-        group = max(1, 2**19 // self.row_states)  # first rows handled together: 4 MB a tensor, near the caches
+        group = max(1, 2**19 // self.row_states)  # first rows handled together: 4 MB per tensor, about a cache size
         jets, log_scales = [], []
         for first in torch.arange(self.row_states).split(group):
             hi, lo = first // lower.shape[2], first % lower.shape[2]
@@ -168,7 +169,7 @@ class TransferMatrix:
         return jet[0].log() + log_scale
 
     def _tables(self, first: Tensor) -> tuple[Tensor, Tensor]:
-        """For k = 1 .. R−1 and first rows [n]: w_k m_k, and its sums (w_k m_k) Wᵀ_k−1 over lo; [R−1, n, A, B] each."""
+        """Returns w_k m_k and its sums (w_k m_k) Wᵀ_k−1 over lo, k = 1 .. R−1, for first rows [n]; [R−1, n, A, B]."""
         shape = (self.rows - 1, len(first), self._upper.shape[1], self._lower.shape[1])
         weighted, summed = torch.empty(shape, dtype=torch.float64), torch.empty(shape, dtype=torch.float64)
         hi, lo = first // shape[3], first % shape[3]
@@ -187,7 +188,7 @@ class TransferMatrix:
     # ------------------------------------------------------------------ draws
 
     def _sample_rows(self, n: int, generator: torch.Generator) -> Tensor:
-        """n draws as row numbers, int64 [n, R]."""
+        """Returns n draws as row numbers, int64 [n, R]."""
         u = torch.rand(n, self.rows, 2, generator=generator, dtype=torch.float64)
         marginal = torch.softmax(self._first_row_log_weights, 0)
         rows = torch.empty(n, self.rows, dtype=torch.int64)
@@ -195,7 +196,7 @@ class TransferMatrix:
         if self.row_states <= _CACHED_ROW_STATES:
             self._fill_rows(rows, u, rows[:, 0], self._all_tables)
             return rows
-        # Draws with the same first row share its tables, which are made for some of the first rows at a time.
+        # Draws with the same first row share its tables, which are computed for a group of first rows at a time.
         distinct, which = rows[:, 0].unique(return_inverse=True)
         group = max(1, _TABLE_BYTES // (16 * (self.rows - 1) * self.row_states))
         for start in range(0, len(distinct), group):
@@ -206,7 +207,7 @@ class TransferMatrix:
         return rows
 
     def _fill_rows(self, rows: Tensor, u: Tensor, which: Tensor, tables: tuple[Tensor, Tensor]) -> None:
-        """Draw rows 1 .. R−1 in place, given the first; `which` [n] points from draws to entries of the tables."""
+        """Draws rows 1 .. R−1 in place, given the first; `which` [n] maps draws to entries of the tables."""
         weighted, summed = tables
         size = self._lower.shape[1]
         for k in range(1, self.rows):
@@ -220,7 +221,7 @@ _Jet: TypeAlias = Tensor | list[Tensor]  # a function of b and its derivatives, 
 
 
 def _leibniz(product: Callable[[Tensor, Tensor], Tensor], f: _Jet, g: _Jet) -> list[Tensor]:
-    """Derivatives of a bilinear product from those of its factors: (fg)⁽ⁿ⁾ = Σ_k (n over k) f⁽ᵏ⁾ g⁽ⁿ⁻ᵏ⁾."""
+    """Returns the derivatives of a bilinear product: (fg)⁽ⁿ⁾ = Σ_k (n over k) f⁽ᵏ⁾ g⁽ⁿ⁻ᵏ⁾."""
     derivatives = []
     for n in range(len(f)):
         terms = [math.comb(n, k) * product(f[k], g[n - k]) for k in range(1, n + 1)]
@@ -229,7 +230,7 @@ def _leibniz(product: Callable[[Tensor, Tensor], Tensor], f: _Jet, g: _Jet) -> l
 
 
 def _kronecker_sum(down: Tensor) -> Tensor:
-    """Energies between two rows of c columns, [R, q^c, q^c], from those of their bonds [R, c, q, q]."""
+    """Returns the energies between two rows of c columns, [R, q^c, q^c], from bond energies [R, c, q, q]."""
     rows, columns, q, _ = down.shape
     total = torch.zeros(rows, 1, 1, dtype=down.dtype)
     for c in range(columns):
@@ -239,7 +240,7 @@ def _kronecker_sum(down: Tensor) -> Tensor:
 
 
 def _draw(weights: Tensor, u: Tensor) -> Tensor:
-    """Indices with probability ∝ weights [n, m], by inversion of the uniforms u [n, k]; int64 [n, k]."""
+    """Draws indices with probability ∝ weights [n, m], by inversion of the uniforms u [n, k]; int64 [n, k]."""
     cumulative = weights.cumsum(1)
     index = torch.searchsorted(cumulative, u * cumulative[:, -1:], right=True)
     return index.clamp_(max=weights.shape[1] - 1)

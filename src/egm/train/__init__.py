@@ -1,1 +1,1 @@
-"""Training: the loop, its replay buffer, run directories and evaluation."""
+"""Training: the loop, its options and replay buffer, progress, and interrupts."""

@@ -1,4 +1,4 @@
-"""Replay buffer: the last draws of the sampler, on the device, as a ring."""
+"""Replay buffer: a ring of the sampler's latest draws, on the device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from egm.spaces import State
 
 
 class ReplayBuffer:
-    """Latent states, the newest `capacity` of them."""
+    """Ring buffer of the newest `capacity` latent states."""
 
     def __init__(self, capacity: int) -> None:
         if capacity < 1:
@@ -20,7 +20,7 @@ class ReplayBuffer:
         self._states: State = {}
 
     def add(self, states: State) -> None:
-        """Store states [n, ...], overwriting the oldest."""
+        """Stores states [n, ...], overwriting the oldest."""
         states = {name: x[-self.capacity :] for name, x in states.items()}
         n = len(next(iter(states.values())))
         if not self._states:
@@ -34,22 +34,22 @@ class ReplayBuffer:
 
     @property
     def held(self) -> State:
-        """What is in the buffer, [filled, ...], in no particular order."""
+        """The states in the buffer, [filled, ...], in no particular order."""
         return {name: x[: self.filled] for name, x in self._states.items()}
 
     def sample(self, n: int, generator: torch.Generator) -> State:
-        """n states drawn with replacement."""
+        """Draws n states with replacement."""
         if not self.filled:
             raise ValueError("the buffer is empty; add draws of the sampler first")
         index = torch.randint(self.filled, (n,), generator=generator, device=generator.device)
         return {name: x[index] for name, x in self._states.items()}
 
     def state_dict(self) -> dict[str, Tensor | int | State]:
-        """Everything that the buffer holds."""
+        """Returns the buffer's states and its position."""
         return {"states": self.held, "next": self._next}
 
     def load_state_dict(self, state: dict) -> None:
-        """Take over what `state_dict` gave, each state in its old place; another capacity keeps the newest."""
+        """Restores the output of `state_dict`, each state in its old place; another capacity keeps the newest."""
         self._states, self._next, self.filled = {}, 0, 0
         if state["states"]:
             oldest_first = {name: x.roll(-state["next"], 0) for name, x in state["states"].items()}

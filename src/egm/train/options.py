@@ -10,21 +10,21 @@ from egm.simulation.clock import SolverChoice
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How a sampler is trained.
+    """Options of the training loop.
 
     Attributes:
         batch_size: states in one gradient step.
         inner_steps: gradient steps between two refreshes of the replay buffer.
         refresh: draws that each refresh adds.
         buffer: draws that the buffer keeps.
-        learning_rate, final_learning_rate: of AdamW, with a cosine between them.
-        clip_gradient: the largest norm of a gradient (None: any).
-        ema, ema_start: decay d of the running average of the network that draws are made with (weights d^age), and the
-            share of training after which averaging begins; ema = 0 switches it off.
-        sample_steps: steps of one simulation; where every variable is masked, there is one for each site.
-        refresh_steps: steps of the simulations for the buffer, if they should be fewer.
-        solver: how to simulate; "auto" reveals the sites of masked variables one at a time ("first-hitting") and
-            follows bridges otherwise.
+        learning_rate, final_learning_rate: first and last learning rate of AdamW, with a cosine between them.
+        clip_gradient: largest norm of a gradient (None: no limit).
+        ema, ema_start: decay d of the running average of the network that draws use (weights d^age), and the share of
+            training after which averaging begins; ema = 0 switches it off.
+        sample_steps: steps of one simulation; where every variable is masked, there is one step for each site.
+        refresh_steps: steps of the simulations for the buffer, if fewer are wanted.
+        solver: solver of the simulation; "auto" reveals the sites of masked variables one at a time ("first-hitting")
+            and follows bridges otherwise.
         log_every: gradient steps between lines of the log.
         checkpoint_every: gradient steps between checkpoints; one is always written at the end.
         evaluate_every: gradient steps between evaluations against the target's reference, 0 for none (on the command
@@ -54,7 +54,7 @@ class TrainingOptions:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.refresh_steps is not None and self.refresh_steps < 1:
-            raise ValueError(f"refresh_steps must be at least 1, got {self.refresh_steps}; leave it out for none")
+            raise ValueError(f"refresh_steps must be at least 1, got {self.refresh_steps}; leave it out otherwise")
         for name in ("checkpoint_every", "evaluate_every"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} counts steps and must be at least 0, got {getattr(self, name)}")

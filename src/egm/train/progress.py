@@ -14,23 +14,23 @@ LINE_EVERY = 5.0  # seconds between plain lines
 
 
 class Progress(Protocol):
-    """Shows how a run is going; a context manager."""
+    """Display of a run's progress; a context manager."""
 
     def __enter__(self) -> Progress: ...
 
     def __exit__(self, *error: object) -> None: ...
 
     def update(self, done: float, row: dict[str, Any]) -> None:
-        """The share of training that is done, and the newest line of the log."""
+        """Shows the share of training that is done, and the newest line of the log."""
         ...
 
     def say(self, text: str) -> None:
-        """A remark."""
+        """Shows a remark."""
         ...
 
 
 def make_progress(wanted: bool) -> Progress:
-    """A bar if stderr is a terminal and rich is installed, otherwise lines; silence if none is wanted."""
+    """Returns a bar if stderr is a terminal and rich is installed, otherwise plain lines; silent unless `wanted`."""
     if not wanted:
         return Silent()
     if sys.stderr.isatty():
@@ -42,7 +42,7 @@ def make_progress(wanted: bool) -> Progress:
 
 
 class Silent:
-    """Shows nothing."""
+    """Progress that shows nothing."""
 
     def __enter__(self) -> Silent:
         return self
@@ -51,21 +51,21 @@ class Silent:
         return None
 
     def update(self, done: float, row: dict[str, Any]) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
     def say(self, text: str) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
 
 class Lines(Silent):
-    """A line on stderr every few seconds, and for every evaluation."""
+    """Plain lines on stderr, every few seconds and for every evaluation."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
         self._began: tuple[float, float] | None = None  # time and share at the first call: a run may be resumed
 
     def update(self, done: float, row: dict[str, Any]) -> None:
-        """Print the line if it is time."""
+        """Prints the line if it is due."""
         now = time.monotonic()
         self._began = began, first = self._began or (now, done)
         if now - self._last < LINE_EVERY and "e_w1" not in row and done < 1:
@@ -75,7 +75,7 @@ class Lines(Silent):
         print(f"step {row['step']} ({done:.0%}{left})  {describe(row)}", file=sys.stderr, flush=True)
 
     def say(self, text: str) -> None:
-        """Print it."""
+        """Prints the text."""
         print(text, file=sys.stderr, flush=True)
 
 
@@ -99,20 +99,20 @@ class Bar(Silent):
         self._bar.stop()
 
     def update(self, done: float, row: dict[str, Any]) -> None:
-        """Move the bar."""
-        self._values |= row  # evaluations are rarer than steps: keep the last one in sight
+        """Moves the bar."""
+        self._values |= row  # evaluations are rarer than steps: keep showing the last one
         self._bar.update(self._task, completed=done, description=describe(self._values))
 
     def say(self, text: str) -> None:
-        """Print it above the bar."""
+        """Prints the text above the bar."""
         self._bar.console.print(text, markup=False)
 
 
 def describe(row: dict[str, Any]) -> str:
-    """The values worth a line: losses or mean energy, how far the target is approached, ESS, E-W1 and its floor."""
+    """Returns the shown values as text: losses or mean energy, the exponent b, ESS, E-W1 and its floor."""
     return "  ".join(f"{label(name)} {row[name]:.3g}" for name in SHOWN if name in row)
 
 
 def label(name: str) -> str:
-    """What a column of the log is called where it is shown."""
+    """Returns the displayed name of a column of the log."""
     return LABELS.get(name, name.replace("_", " "))

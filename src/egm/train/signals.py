@@ -1,6 +1,6 @@
-"""Stopping a run from outside: SIGINT (Ctrl-C) and SIGTERM as one exception, which the trainer answers by saving.
+"""Turns SIGINT (Ctrl-C) and SIGTERM into one exception, on which the trainer saves the run.
 
-`egm.fit` returns what it has on a plain `KeyboardInterrupt`; a `Stopped` goes through it, so that a command can exit
+`egm.fit` returns the sampler so far on a plain `KeyboardInterrupt`, but re-raises `Stopped`, so that a command can exit
 with the code that shells expect, 128 + the signal's number.
 """
 
@@ -14,11 +14,11 @@ from types import FrameType
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked this process to stop.
+    """Interrupt by a signal that asks this process to stop.
 
     Attributes:
-        signal: its number.
-        saved: whether a run was saved before this was passed on.
+        signal: number of the signal.
+        saved: whether a run was saved before the exception was passed on.
     """
 
     def __init__(self, number: int) -> None:
@@ -28,7 +28,7 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """Raise `Stopped` on SIGINT and SIGTERM while in this context; does nothing outside the main thread."""
+    """Raises `Stopped` on SIGINT and SIGTERM while in this context; does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -46,9 +46,9 @@ def stop_on_signals() -> Iterator[None]:
 
 @contextmanager
 def held_back() -> Iterator[Callable[[], None]]:
-    """Hold an interrupt back until the function that this gives is called, or the end: a step is never torn apart.
+    """Delays an interrupt until the yielded function is called or the context ends, so that no step is interrupted.
 
-    A second interrupt goes through at once. Only handlers that someone has set are held back, in the main thread.
+    A second interrupt is delivered at once. Only handlers that are Python functions are delayed, in the main thread.
     """
     pending: list[tuple[int, FrameType | None]] = []
     handlers: dict[int, Callable[[int, FrameType | None], object]] = {}

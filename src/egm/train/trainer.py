@@ -1,8 +1,8 @@
 """The training loop: the paper's algorithm 1, for every method.
 
-Outer loop: draw from the current sampler into the replay buffer. Inner loop: take end points from the buffer, ask the
-method for its loss, step. Everything random comes from one generator, and everything that the next step depends on is
-in `state_dict`, so that a resumed run repeats an uninterrupted one bit by bit (on the CPU, with `steps`).
+Outer loop: draw from the current sampler into the replay buffer. Inner loop: take end points from the buffer, compute
+the method's loss, step. All random numbers come from one generator, and everything that the next step depends on is in
+`state_dict`, so that a resumed run repeats an uninterrupted one bit by bit (on the CPU, with `steps`).
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from egm.train.progress import Progress
 from egm.train.signals import Stopped, held_back
 from egm.util.seeds import derive_seed
 
-LAST_PART = 0.8  # of training, from where on it is not cut short
+LAST_PART = 0.8  # share of training after which it is not cut short
 
 
 class Diverged(ArithmeticError):
-    """The parameters of a network are no longer finite numbers."""
+    """Error that the parameters of a network are no longer finite numbers."""
 
 
 class Trainer:
-    """Trains a sampler's network.
+    """Training loop of a sampler's network.
 
     Args:
-        method: gives the loss.
+        method: computes the loss.
         sampler: draws for the buffer; its network is the one that is trained, or its running average.
-        options: of the loop.
-        steps, time_limit: where to stop, in gradient steps or in seconds of training.
-        seed: of everything random.
-        run: where checkpoints and metrics go, if anywhere.
-        progress: shows how it is going.
+        options: options of the loop.
+        steps, time_limit: limit of training, in gradient steps or in seconds.
+        seed: seed of every random number.
+        run: folder of checkpoints and metrics, if they are written.
+        progress: display of the progress.
         evaluate: scores a sampler at a step, for the log.
-        weight_decay: of AdamW, by default the method's.
+        weight_decay: weight decay of AdamW, by default the method's.
     """
 
     def __init__(
@@ -80,17 +80,17 @@ class Trainer:
         self.captured = CapturedStep(self.gradient_step, self.generator, method.energy.target)
         self.drawing = CapturedStep(self._draw, self.generator, method.energy.target, what="the simulation")
         self.step, self.seconds, self._began = 0, 0.0, time.monotonic()
-        self.share = 1.0  # of the limit that is used
+        self.share = 1.0  # share of the limit that is used
         self._counted_before = method.energy.target.energy_calls, method.energy.target.score_calls
-        self.between_steps = True  # whether the state is one that a run can go on from
+        self.between_steps = True  # whether a run can continue from the present state
         self.score_is_due = False  # a checkpoint is written before the evaluation that belongs to it
-        self.pending: dict[str, Tensor] = {}  # sums of what is logged, since the last line
+        self.pending: dict[str, Tensor] = {}  # sums of logged values since the last line
         self.pending_steps = 0
 
     # ------------------------------------------------------------------ the loop
 
     def train(self) -> None:
-        """Train until the limit is reached; on an interrupt, save and pass it on."""
+        """Trains until the limit is reached; on an interrupt, saves and re-raises it."""
         self._began = time.monotonic() - self.seconds
         with self.progress, held_back() as deliver_interrupt:
             if self.score_is_due:
@@ -124,7 +124,7 @@ class Trainer:
                 self.score()
 
     def draw(self) -> Simulation:
-        """New end points of the sampler, in latent coordinates, valid until the next call."""
+        """Draws new end points from the sampler, in latent coordinates, valid until the next call."""
         return Simulation.of(self.drawing(("draws", id(self.sampler.network))))
 
     def _draw(self) -> dict[str, Tensor]:
@@ -132,7 +132,7 @@ class Trainer:
         return self.method.draw(self.sampler, n, steps=steps, generator=self.generator).tensors()
 
     def gradient_step(self) -> dict[str, Tensor]:
-        """End points from the buffer, the method's loss, a step of AdamW; returns what to log."""
+        """Takes end points from the buffer, computes the loss and makes a step of AdamW; returns values to log."""
         x_1 = self.method.end_points(self.buffer, self.options.batch_size, self.generator)
         losses = self.method.losses(x_1, first=self.step == 0, generator=self.generator)
         self.optimizer.zero_grad(set_to_none=True)
@@ -144,56 +144,56 @@ class Trainer:
         return losses
 
     def set_learning_rates(self) -> None:
-        """The cosine schedule."""
+        """Sets the learning rates of the cosine schedule."""
         cosine = 0.5 * (1 + math.cos(math.pi * self.progress_made()))
         for group, peak in zip(self.optimizer.param_groups, self.peak_rates, strict=True):
             final = min(self.options.final_learning_rate, peak)
             rate = final + (peak - final) * cosine
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)  # where a recorded step reads it
+                group["lr"].fill_(rate)  # the CUDA graph of a step reads it there
             else:
                 group["lr"] = rate
 
     def update_averages(self) -> None:
-        """The running averages of the energy model and of the network that draws are made with."""
+        """Updates the running averages of the energy model and of the network that draws use."""
         done = self.progress_made()
         self.method.after_step(done)
-        # A run that is extended goes on averaging, although a smaller share of it is done.
+        # An extended run continues to average, although a smaller share of it is done.
         if self.options.ema and (done >= self.options.ema_start or self.average.n_averaged > 0):
             self.average.update_parameters(self.method.network)
             self.sampler.network = self.average.module
 
     def _average(self, averages: Any, parameters: Any, count: Any) -> None:
-        """The mean of the networks so far with weights d^age, d = `ema`; the first counts no more than the others."""
+        """Updates the mean of the networks with weights d^age, d = `ema`; the first has no extra weight."""
         decay, n = self.options.ema, int(self.average.n_averaged)  # torch keeps it on the host
-        share = (1 - decay) / (1 - decay ** (n + 1))  # of the newest
+        share = (1 - decay) / (1 - decay ** (n + 1))  # weight of the newest
         get_ema_multi_avg_fn(1 - share)(averages, parameters, count)
 
     def finished(self) -> bool:
-        """Whether the limit is reached."""
+        """Returns whether the limit is reached."""
         return self.progress_made() >= 1
 
     def progress_made(self) -> float:
-        """The share of training that is done, 0 to 1."""
+        """Returns the share of training that is done, 0 to 1."""
         if self.steps is not None:
             return self.step / (self.steps * self.share)
         self.seconds = time.monotonic() - self._began
         return min(1.0, self.seconds / (float(self.time_limit or 1) * self.share))
 
     def begin_last_part(self) -> None:
-        """More of the same would not help: let rates fall and averages form, a quarter as long as it took so far."""
+        """Begins the last part, a quarter as long as training so far: learning rates fall and averages form."""
         self.share *= self.progress_made() / LAST_PART
         self.progress.say(f"the effective sample size no longer improves at step {self.step}: the last part begins")
 
     def extend(self) -> None:
-        """Use all of a new limit."""
+        """Uses all of a new limit."""
         self.share = 1.0
         self.method.extend()
 
-    # ------------------------------------------------------------------ what is said and saved
+    # ------------------------------------------------------------------ logging and saving
 
     def report(self, values: dict[str, Tensor]) -> None:
-        """After a step: sum up what is logged; at their intervals log, then save, then evaluate."""
+        """Sums up the values of a step; at their intervals logs, then saves, then evaluates."""
         for name, value in values.items():
             self.pending[name] = self.pending[name] + value if name in self.pending else value.clone()
         self.pending_steps += 1
@@ -207,19 +207,19 @@ class Trainer:
             self.score()
 
     def log(self) -> None:
-        """Write the means since the last line."""
+        """Writes the means since the last line."""
         if self.pending_steps:
             names, means = list(self.pending), torch.stack(list(self.pending.values())).double() / self.pending_steps
             self.pending, self.pending_steps = {}, 0
             self.write(dict(zip(names, means.tolist(), strict=True)))
 
     def score(self) -> None:
-        """Evaluate against the reference, with random numbers of its own."""
+        """Evaluates against the reference, with separate random numbers."""
         if self.evaluate is not None:
             self.write(self.evaluate(self.sampler, derive_seed(self.seed, self.step)))
 
     def write(self, values: dict[str, float]) -> None:
-        """One line of the log."""
+        """Writes one line of the log."""
         self.seconds = time.monotonic() - self._began
         row = {
             "step": self.step,
@@ -233,12 +233,12 @@ class Trainer:
         self.progress.update(self.progress_made(), row)
 
     def calls(self) -> dict[str, int]:
-        """Energies and gradients that this run has asked its target for."""
+        """Returns the numbers of energies and gradients that this run has evaluated."""
         target, (energies, scores) = self.method.energy.target, self._counted_before
         return {"energy_calls": target.energy_calls - energies, "score_calls": target.score_calls - scores}
 
     def check(self) -> None:
-        """Raise if the networks or an energy went wrong since the last time; waits for the device."""
+        """Raises if parameters are not finite or an energy was invalid since the last check; waits for the device."""
         sums = [p.detach().sum() for group in self.optimizer.param_groups for p in group["params"]]
         if not bool(torch.stack(sums).isfinite().all()):
             raise Diverged(
@@ -249,14 +249,14 @@ class Trainer:
         self.method.energy.check()
 
     def save(self) -> None:
-        """Write a checkpoint, unless something went wrong since the last one."""
+        """Writes a checkpoint, after `check`."""
         self.check()
         self.seconds = time.monotonic() - self._began
         if self.run_directory is not None:
             self.run_directory.save(self.state_dict(), self.sampler.config, self.sampler.modules())
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next step depends on."""
+        """Returns everything that the next step depends on."""
         return {
             "step": self.step,
             "seconds": self.seconds,
@@ -275,7 +275,7 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restores the output of `state_dict`."""
         target = self.method.energy.target
         self.step, self.seconds, self.share = state["step"], state["seconds"], state["share"]
         self._began = time.monotonic() - self.seconds
@@ -287,7 +287,7 @@ class Trainer:
             self.sampler.network = self.average.module
         own = [dict(group) for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state["optimizer"])
-        for group, kept in zip(self.optimizer.param_groups, own, strict=True):  # what belongs to the device stays
+        for group, kept in zip(self.optimizer.param_groups, own, strict=True):  # settings of the device stay
             group |= {"fused": kept["fused"], "capturable": kept["capturable"]}
             on_device = isinstance(kept["lr"], Tensor)
             group["lr"] = kept["lr"].fill_(float(group["lr"])) if on_device else float(group["lr"])
@@ -296,7 +296,7 @@ class Trainer:
         self.sampler.error.load_state_dict(state["error"])
         if state["device"] == self.generator.device.type:
             self.generator.set_state(state["generator"].cpu())
-        else:  # generators of another kind of device cannot go on from there
+        else:  # a generator of another kind of device cannot take over the state
             self.generator.manual_seed(derive_seed(self.seed, self.step))
         self.pending, self.pending_steps = state["pending"], state["pending_steps"]
         every = self.options.evaluate_every

@@ -1,10 +1,10 @@
-"""What a run leaves for those who watch it from outside: `status.json`, and event files for TensorBoard.
+"""Files by which a run can be watched from outside: `status.json`, and event files for TensorBoard.
 
 status.json     state ("running", "finished", "stopped" or "failed", and why), the share of training that is done, and
                 the process that works on it; written when something changes, at most once a second
 tensorboard/    the lines of metrics.csv as curves over steps, one event file for each start of the run
 
-Both hear of each line of the log where it is written (`Progress.update`), so the loop does not wait for them.
+Both are updated when a line of the log is written (`Progress.update`), so the loop does not wait for them.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from egm.util.extras import needed
 from egm.util.files import write_json
 
 STATUS, EVENTS = "status.json", "tensorboard"
-WRITE_EVERY = 1.0  # seconds between two states of the same run
-QUIET = 120.0  # seconds without a word after which a run on another machine counts as lost
+WRITE_EVERY = 1.0  # seconds between two updates of a running run
+QUIET = 120.0  # seconds without an update after which a run on another machine counts as lost
 
 
 def watched(progress: Progress, run: RunDirectory | None, *, tensorboard: bool) -> Progress:
-    """A progress that also leaves the files of this module in a run's folder, if there is one."""
+    """Returns a progress that also writes the files of this module into the run's folder, if there is one."""
     if run is None:
         if tensorboard:
-            raise ValueError("event files for TensorBoard are part of a run on disk; give its folder, out=...")
+            raise ValueError("tensorboard writes event files into the folder of a run; give that folder, out=...")
         return progress
     return Several([progress, Status(run.folder), *([Events(run)] if tensorboard else [])])
 
 
 class Several(Silent):
-    """Tells several at once."""
+    """Progress that passes everything on to several others."""
 
     def __init__(self, parts: Sequence[Progress]) -> None:
         self.parts = parts
@@ -55,25 +55,25 @@ class Several(Silent):
         self._entered.__exit__(*error)
 
     def update(self, done: float, row: dict[str, Any]) -> None:
-        """Pass it on."""
+        """Passes the line on."""
         for part in self.parts:
             part.update(done, row)
 
     def say(self, text: str) -> None:
-        """Pass it on."""
+        """Passes the remark on."""
         for part in self.parts:
             part.say(text)
 
 
 class Status(Silent):
-    """Keeps `status.json` up to date."""
+    """Progress that keeps `status.json` up to date."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / STATUS
         self._done, self._written = 0.0, -WRITE_EVERY
 
     def __enter__(self) -> Status:
-        self._done = read_status(self.file.parent)["done"] or 0.0  # of a run that is continued
+        self._done = read_status(self.file.parent)["done"] or 0.0  # nonzero if the run is continued
         self._write("running")
         return self
 
@@ -87,7 +87,7 @@ class Status(Silent):
             self._write("failed", why=f"{type(raised).__name__}: {raised}")
 
     def update(self, done: float, row: dict[str, Any]) -> None:
-        """Write how far it is, if the last time was long ago."""
+        """Writes the share of training that is done, at most every `WRITE_EVERY` seconds."""
         self._done = done
         if time.monotonic() - self._written >= WRITE_EVERY:
             self._write("running")
@@ -99,7 +99,7 @@ class Status(Silent):
 
 
 def read_status(folder: Path) -> dict[str, Any]:
-    """What `status.json` says; state "lost" where it says "running" and nothing does, "unknown" without the file."""
+    """Reads `status.json`; the state is "lost" if no process runs a "running" run, "unknown" without the file."""
     file = folder / STATUS
     if not file.is_file():
         return {"state": "unknown", "why": None, "done": None}
@@ -111,19 +111,19 @@ def _alive(status: dict[str, Any]) -> bool:
     if status["host"] != socket.gethostname():
         return time.time() - status["time"] < QUIET
     try:
-        os.kill(status["pid"], 0)  # asks whether there is such a process, and does nothing to it
+        os.kill(status["pid"], 0)  # signal 0 only tests whether the process exists
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's, so there is one
+    except PermissionError:  # the process exists, and belongs to another user
         return True
     return True
 
 
 class Events(Silent):
-    """Writes the log as event files.
+    """Progress that writes the log as event files.
 
-    A run that is continued hides what it had written after its last checkpoint (TensorBoard's purge step) and goes on
-    in the same curves; one that had no event files gets those of all its lines.
+    A continued run hides the points after its last checkpoint (TensorBoard's purge step) and extends the same curves;
+    if it had no event files, all lines of its log are written.
     """
 
     def __init__(self, run: RunDirectory) -> None:
@@ -147,7 +147,7 @@ class Events(Silent):
             self._writer.close()
 
     def update(self, done: float, row: dict[str, Any]) -> None:
-        """One point of each curve."""
+        """Adds one point to each curve."""
         if self._writer is None:
             return
         for name, value in row.items():
@@ -157,5 +157,5 @@ class Events(Silent):
 
 
 def has_events(run: RunDirectory) -> bool:
-    """Whether a run was begun with event files."""
+    """Returns whether a run has event files."""
     return (run.folder / EVENTS).is_dir()

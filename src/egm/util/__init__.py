@@ -1,1 +1,1 @@
-"""What every package may use: atomic files, optional packages, expressions, seeds, checked numbers, cached tensors."""
+"""Helpers for every package: atomic writes, optional packages, expressions, seeds, broadcasting, cached tensors."""

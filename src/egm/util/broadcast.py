@@ -1,4 +1,4 @@
-"""Shapes that broadcast."""
+"""Reshaping for broadcasting."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from torch import Tensor
 
 
 def over(values: Tensor, like: Tensor) -> Tensor:
-    """Values of batch shape with trailing axes of length one, so that they broadcast over `like`."""
+    """Returns `values` of batch shape with trailing axes of length one, so that they broadcast over `like`."""
     return values.reshape((*values.shape, *(1,) * (like.ndim - values.ndim)))

@@ -12,11 +12,11 @@ Nested: TypeAlias = "float | tuple[Nested, ...]"
 
 
 def constant(value: Nested, like: Tensor) -> Tensor | float:
-    """A number as it is; an array as a tensor of `like`'s dtype on its device, copied there once."""
+    """Returns a number unchanged, and an array as a tensor of `like`'s dtype on its device, copied there once."""
     return value if isinstance(value, float) else cached_tensor(value, like.dtype, like.device)
 
 
 @lru_cache(maxsize=256)
 def cached_tensor(value: tuple[Nested, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tuple as a tensor, the same object every time."""
+    """Returns a tuple as a tensor, the same object for every call."""
     return torch.tensor(value, dtype=dtype, device=device)

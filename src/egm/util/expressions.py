@@ -1,8 +1,8 @@
 """Constructor expressions: how targets, spaces, paths, processes and networks are written in files and commands.
 
 `VE(sigma_max=2.0)`, `Ising(size=5, beta=0.4)` and `Masked(schedule=Cosine())` are Python calls of known names with
-literal arguments; nothing else is evaluated and nothing is imported. A bare name is a call without arguments; case does
-not matter, nor do hyphens.
+literal arguments; nothing else is evaluated and nothing is imported. A bare name is a call without arguments. Case,
+hyphens and underscores are ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def evaluate(text: str, names: Mapping[str, Callable[..., Any]], *, kind: str) -> Any:
-    """The object that an expression describes; `kind` says in errors what was expected ("a path").
+    """Returns the object that an expression describes; `kind` names what was expected ("a path") in errors.
 
     >>> evaluate("Pair(a=1, b=-2.5)", {"Pair": lambda a, b: (a, b)}, kind="a pair")
     (1, -2.5)
@@ -33,7 +33,7 @@ def evaluate(text: str, names: Mapping[str, Callable[..., Any]], *, kind: str) -
 
 
 def arguments(text: str, names: Mapping[str, Callable[..., Any]], *, kind: str) -> tuple[str, dict[str, Any]]:
-    """The name in an expression and its arguments by name, without calling anything.
+    """Returns the name in an expression and its arguments by name, without calling anything.
 
     >>> arguments("complex(1, imag=2)", {"complex": lambda real, imag: None}, kind="a number")
     ('complex', {'real': 1, 'imag': 2})
@@ -85,7 +85,7 @@ def _check_arguments(function: Callable[..., Any], positional: list[Any], keywor
 
 
 def nearest(name: str, choices: Iterable[str], *, kind: str) -> str:
-    """The choice that is meant (up to case and hyphens); raises naming the closest one and the list."""
+    """Returns the choice that equals `name` in normal form; raises with the closest choice and the full list."""
     choices = list(choices)
     plain = {normal_form(choice): choice for choice in choices}
     if normal_form(name) in plain:
@@ -96,12 +96,12 @@ def nearest(name: str, choices: Iterable[str], *, kind: str) -> str:
 
 
 def normal_form(name: str) -> str:
-    """The name without what does not matter: case, hyphens and underscores."""
+    """Returns the name in lower case, without hyphens and underscores."""
     return name.lower().replace("-", "").replace("_", "")
 
 
 def describe(thing: object) -> str:
-    """The expression of an object whose keyword-only arguments are kept as attributes of the same names.
+    """Returns the expression of an object whose keyword-only arguments are kept as attributes of the same names.
 
     >>> from egm.paths import VE
     >>> from egm.spaces import Real

@@ -1,25 +1,25 @@
-"""Packages that only some parts need; where one is missing, the message names the command that installs it."""
+"""Optional packages: importing a missing one raises an error that names the command that installs it."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import Any
 
-#: module -> the name of its package, where that is another
+#: module -> package, where the names differ
 DISTRIBUTIONS = {"ot": "POT", "pyro": "pyro-ppl", "sklearn": "scikit-learn"}
 
 
 class MissingPackage(ImportError):
-    """A package of an extra is not installed."""
+    """An optional package that is not installed."""
 
 
 def needed(name: str, *, what: str, extra: str) -> Any:
-    """The module of that name.
+    """Imports and returns a module; raises `MissingPackage` if its package is not installed.
 
     Args:
-        name: of the module.
-        what: needs it, for the message.
-        extra: of pyproject.toml that brings it.
+        name: name of the module.
+        what: what needs the module, for the error message.
+        extra: the extra of pyproject.toml that installs the package.
     """
     try:
         return import_module(name)

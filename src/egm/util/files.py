@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all: written beside their place, then renamed."""
+"""Atomic writes: to a temporary file in the same folder, then renamed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import IO, Any
 
 @contextmanager
 def replacing(file: Path, *, sync: bool = True) -> Iterator[IO[bytes]]:
-    """A stream whose content takes the place of `file` at the end, unless something is raised before.
+    """Opens a stream whose content replaces `file` at the end, unless an exception is raised before.
 
-    `sync` waits for the disk, so that it survives a power failure too; some milliseconds.
+    `sync` waits for the disk, so that the content also survives a power failure; this takes some milliseconds.
     """
     with replacing_path(file, sync=sync) as temporary, temporary.open("xb") as stream:
         yield stream
@@ -23,7 +23,7 @@ def replacing(file: Path, *, sync: bool = True) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def replacing_path(file: Path, *, sync: bool = True) -> Iterator[Path]:
-    """The same for those who open a file by its name: a name beside it that nothing has yet."""
+    """Like `replacing`, but yields the path of the temporary file, for writers that open a file by its name."""
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
     try:
@@ -37,7 +37,7 @@ def replacing_path(file: Path, *, sync: bool = True) -> Iterator[Path]:
 
 
 def write_json(file: Path, record: Any, *, indent: int | None = 1, sync: bool = True) -> None:
-    """Write a record that holds no NaN and no infinity."""
+    """Writes a record as JSON; raises `ValueError` on NaN and infinity."""
     content = json.dumps(record, indent=indent, allow_nan=False) + "\n"
     with replacing(file, sync=sync) as stream:
         stream.write(content.encode())

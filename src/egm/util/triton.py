@@ -1,8 +1,8 @@
 """Triton kernels where they work, plain torch where they do not.
 
-Whatever a kernel computes, torch can compute as well. Where there is no Triton it does, and nothing is said; where
-Triton has no C compiler to call or does not know the GPU, the first failure is reported in one warning (those of
-lattices in one for each shape and dtype that is tried out).
+torch can compute everything that a Triton kernel computes. Without Triton, torch is used silently. If Triton finds no C
+compiler or does not support the GPU, the first failure is reported in one warning (lattice networks: one warning for
+each shape and dtype that is tried).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def find_kernels(module: str) -> Any:
-    """The module of kernels of that name, or None where it cannot be imported or has failed."""
+    """Returns the module of Triton kernels of that name, or None if it cannot be imported or has failed."""
     if module in _MISSING:
         return None
     try:
@@ -31,9 +31,9 @@ def find_kernels(module: str) -> Any:
 
 
 def attempt(module: str, x: Tensor, run: Callable[[Any], T]) -> T | None:
-    """run(kernels) with the module of that name, on the GPU that x is on.
+    """Returns run(kernels) for the module of Triton kernels of that name, on the GPU of x.
 
-    None where x is not on one or is empty, where there are no such kernels, or where they fail.
+    Returns None if x is not on a GPU or is empty, or if the Triton kernels are missing or fail.
     """
     kernels = find_kernels(module) if x.is_cuda and x.numel() else None
     if kernels is None:
@@ -43,22 +43,22 @@ def attempt(module: str, x: Tensor, run: Callable[[Any], T]) -> T | None:
             return run(kernels)
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # whatever else went wrong, torch can do it
+    except Exception as error:  # after any other error, torch computes the result
         give_up(module, error)
         return None
 
 
 def give_up(module: str, error: Exception) -> None:
-    """From now on there are no such kernels."""
+    """Warns that the Triton kernels of a module failed, and disables them from now on."""
     _MISSING.add(module)
     report(module, error, depth=4)
 
 
 def report(module: str, error: Exception, *, depth: int = 3) -> None:
-    """Warn, `depth` calls above, that kernels failed."""
+    """Warns, `depth` calls above, that Triton kernels failed."""
     reason = str(error).strip().partition("\n")[0] or type(error).__name__
     warnings.warn(
-        f"the kernels of {module} do not work here, plain torch takes their place and is slower ({reason})",
+        f"the Triton kernels of {module} do not work here; plain torch is used instead and is slower ({reason})",
         RuntimeWarning,
         stacklevel=depth,
     )
