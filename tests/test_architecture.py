@@ -23,28 +23,37 @@ def place(file: Path) -> str:
     return file.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def imported(tree: ast.AST) -> set[str]:
-    """Returns the packages and top-level modules of `egm` that a module imports, also inside functions."""
+def imported(tree: ast.AST, package: str = "egm") -> set[str]:
+    """The places of `egm` that a module of a package imports, wherever the statement stands."""
     found = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module == "egm":
-            found |= {alias.name if (SOURCE / alias.name).exists() else _module(alias.name) for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("egm."):
-            found.add(str(node.module).split(".")[1])
+        if isinstance(node, ast.ImportFrom):
+            parts = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            module = ".".join([*parts, *([node.module] if node.module else [])])
+            found |= _places(module) if module != "egm" else {_member(alias.name) for alias in node.names}
         elif isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("egm.")}
+            for alias in node.names:
+                found |= _places(alias.name)
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "import_module":
+            for argument in node.args:
+                found |= _places(str(argument.value)) if isinstance(argument, ast.Constant) else set()
     return found
 
 
-def _module(name: str) -> str:
-    return name if (SOURCE / f"{name}.py").exists() else "__init__"
+def _places(module: str) -> set[str]:
+    parts = module.split(".")
+    return {parts[1] if len(parts) > 1 else "__init__"} if parts[0] == "egm" else set()
+
+
+def _member(name: str) -> str:
+    return name if (SOURCE / name).is_dir() or (SOURCE / f"{name}.py").exists() else "__init__"
 
 
 def edges(files) -> list[str]:
     """Returns the imports against the order."""
     wrong = []
     for name, tree in files:
-        for other in sorted(imported(tree)):
+        for other in sorted(imported(tree, ".".join(["egm", *Path(name).parts[:-1]]))):
             if ORDER.index(other) > ORDER.index(place(SOURCE / name)):
                 wrong.append(f"{name} imports egm.{other}")
     return wrong
@@ -58,11 +67,15 @@ def test_imports_run_one_way():
 def test_an_import_against_the_order_is_found():
     tree = ast.parse(
         "def late():\n    from egm.methods.egm import EGM\n    import egm.cli.main\n    from egm import api\n"
+        "import egm\nfrom ..baselines import pis\nimportlib.import_module('egm.report.write')\nfrom . import gaussian\n"
     )
     assert edges([("paths/base.py", tree)]) == [
+        "paths/base.py imports egm.__init__",
         "paths/base.py imports egm.api",
+        "paths/base.py imports egm.baselines",
         "paths/base.py imports egm.cli",
         "paths/base.py imports egm.methods",
+        "paths/base.py imports egm.report",
     ]
 
 

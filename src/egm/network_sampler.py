@@ -108,7 +108,7 @@ class NetworkSampler(ABC):
         return next(self.network.parameters()).device
 
     @property
-    def most(self) -> None:
+    def most_draws(self) -> None:
         """Largest number of draws: None, there is no limit."""
         return None
 
@@ -238,8 +238,7 @@ class NetworkSampler(ABC):
         generator = Generator(self.device).manual_seed(derive_seed(seed, 1))
         state = target.exact_sample(n, seed=seed, device=self.device)
         x_1 = self.space.to_latent({k: x.to(self.dtype) if x.is_floating_point() else x for k, x in state.items()})
-        with self.evaluating():
-            log_ratio = self.reverse_log_ratio(x_1, generator=generator, steps=steps, exchanged=exchanged)
+        log_ratio = self.reverse_log_ratio(x_1, generator=generator, steps=steps, exchanged=exchanged)
         log_w = log_ratio - target.latent_energy(x_1).double()
         return float(log_w.mean()), float(log_w.std()) / math.sqrt(n)
 

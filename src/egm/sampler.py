@@ -39,7 +39,7 @@ class AnySampler(Protocol):
         target: the target of the sampler; None if unknown.
         config: everything that defines the run (`config.yaml`).
         device: device of the draws.
-        most: largest number of draws; None for no limit.
+        most_draws: largest number of draws; None for no limit.
         independent: whether draws are independent of each other.
     """
 
@@ -56,7 +56,7 @@ class AnySampler(Protocol):
     def device(self) -> torch.device: ...
 
     @property
-    def most(self) -> int | None: ...
+    def most_draws(self) -> int | None: ...
 
     @property
     def independent(self) -> bool: ...
@@ -168,10 +168,9 @@ class Sampler(NetworkSampler):
     def reverse_log_ratio(
         self, x_1: State, *, generator: Generator, steps: int | None = None, exchanged: bool = False
     ) -> Tensor:
-        return reverse_log_ratio(
-            self._predict, self.path, self.processes, x_1, self._course(steps, exchanged=exchanged),
-            generator=generator,
-        )  # fmt: skip
+        course = self._course(steps, exchanged=exchanged)
+        with self.evaluating():
+            return reverse_log_ratio(self._predict, self.path, self.processes, x_1, course, generator=generator)
 
     @property
     def reversible(self) -> bool:

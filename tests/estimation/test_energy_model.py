@@ -181,7 +181,7 @@ def test_forward_looking_is_refused_where_it_is_impossible():
         EnergyModel(network, uniform, ising, forward_looking=True)
     own = Target(ising.space, lambda s: s.sum((-2, -1)).float(), name="mine")
     assert not EnergyModel(network, ProductPath(own.space), own).forward_looking
-    with pytest.raises(ValueError, match="mine on these paths lacks one of the two; leave forward_looking out"):
+    with pytest.raises(ValueError, match="mine on these paths does not have both; leave forward_looking out"):
         EnergyModel(network, ProductPath(own.space), own, forward_looking=True)
     assert EnergyModel(network, ProductPath(ising.space), ising).forward_looking
     assert not EnergyModel(network, ProductPath(ising.space), ising, forward_looking=False).forward_looking

@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 import sys
+from importlib import resources
 
 import pytest
 import yaml
@@ -247,3 +248,9 @@ def test_walls_and_zero_weights(tmp_path):
     page = read(write_report([tmp_path / "run"], target=target, n=200))
     check_page(page)
     assert "draws of zero density are not shown" in page.text
+
+
+def test_the_script_has_no_comment_that_would_hide_the_rest_of_its_line():
+    """The script is written into a page as one line."""
+    script = (resources.files("egm.report") / "page.js").read_text(encoding="utf-8")
+    assert "//" not in script

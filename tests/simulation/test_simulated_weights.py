@@ -347,7 +347,7 @@ def test_what_has_no_weights_says_why():
     path = ProductPath(many)
     jump = {"x": Jump(case.path["x"], bins=8)}  # type: ignore[arg-type]
     refused: list[tuple[ProductPath, Any, Any, str]] = [
-        (case.path, case.processes, "euler", r"solver 'euler' takes steps without .*; use solver='bridge'"),
+        (case.path, case.processes, "euler", r"solver 'euler' takes steps whose density .*; use solver='bridge'"),
         (case.path, jump, "bridge", r"Jump of 'x' has no step density; use a Diffusion or"),
         (path, {"x": Flow(path["x"])}, "bridge", r"flows have 65 coordinates, .* at most 64; use a Diffusion"),  # type: ignore[arg-type]
     ]

@@ -55,6 +55,16 @@ FITS: dict[str, tuple[Callable[[], egm.Target], dict[str, Any]]] = {
                                             "buffer": 128, "sample_steps": 10, "inner_steps": 5}),
     "flow": (lambda: egm.targets.Funnel(3), {"method": "iefm", "steps": 10, "proposals": 16, "batch_size": 32,
                                              "refresh": 64, "buffer": 128, "sample_steps": 10}),
+    "scores": (lambda: egm.targets.Funnel(2), {"method": "idem", "steps": 10, "proposals": 16, "batch_size": 32,
+                                               "refresh": 64, "buffer": 128, "sample_steps": 10}),
+    "energy": (lambda: egm.targets.ManyWell(4), {"method": "bnem", "steps": 6, "proposals": 8, "batch_size": 16,
+                                                 "refresh": 32, "buffer": 64, "sample_steps": 6}),
+    "steered": (lambda: egm.targets.ManyWell(4), {"method": "pis", "steps": 6, "batch_size": 16,
+                                                  "simulation_steps": 6, "sample_steps": 6}),
+    "jumps": (lambda: egm.targets.Ising(3, 0.4), {"method": "leaps-mcmc", "steps": 8, "batch_size": 16, "refresh": 8,
+                                                  "buffer": 80, "sample_steps": 8}),
+    "opened": (lambda: egm.targets.Ising(3, 0.4), {"method": "egm-bs", "steps": 10, "bootstrap": "single-site",
+                                                   "opening": 0.5, "batch_size": 16, "refresh": 32, "buffer": 64}),
     "chains": (egm.targets.GBRBM, {"method": "gibbs", "steps": 30, "warmup": 20}),
 }  # fmt: skip
 
@@ -93,6 +103,15 @@ def loaded(folder: Path) -> dict[str, Any]:
 def resumed(folder: Path, steps: int) -> dict[str, Any]:
     """Draws after resuming a kept run, which writes into its folder."""
     return fingerprint(egm.resume(folder, steps=steps, progress=False, device="cpu").sample(64, seed=7))
+
+
+def record_fits() -> None:
+    """Adds the fits that are not recorded yet; those that are there have to be found again."""
+    expected = json.loads((DATA / "kept_runs.json").read_text())
+    found = {name: fitted(name) for name in FITS}
+    if any(found[name] != values for name, values in expected["fits"].items()):
+        raise SystemExit("this is another machine or another version than the one that recorded the fits")
+    (DATA / "kept_runs.json").write_text(json.dumps(expected | {"fits": found}, indent=1) + "\n")
 
 
 def record() -> None:

@@ -202,7 +202,7 @@ def test_event_files_on_the_command_line(tmp_path, monkeypatch):
 
 
 def test_event_files_need_a_folder_and_a_package(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match="give its folder, out="):
+    with pytest.raises(ValueError, match="give that folder, out="):
         egm.fit(SPACES["mixed"](), "egm", steps=1, tensorboard=True, **SMALL)
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(ImportError, match=r"needs tensorboard: pip install 'egm\[log\]'"):

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from egm.config.parts import ENERGY, Parts, default_energy_network
+from egm.config.parts import Parts, default_energy_network
 from egm.estimation.energy_model import EnergyModel
 from egm.methods.egm_options import EnergyScoreOptions
 from egm.methods.learned_energy import LearnedEnergy
@@ -108,7 +108,7 @@ add_method(
         options=EnergyScoreOptions,
         path="VE",
         network=default_energy_network,
-        outputs=lambda processes: ENERGY,
+        network_is_energy=True,
         wrapped=score_network,
     ),
 )

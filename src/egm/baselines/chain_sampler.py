@@ -42,7 +42,7 @@ class ChainSampler:
         return next(iter(self.visited.values())).device
 
     @property
-    def most(self) -> int:
+    def most_draws(self) -> int:
         """Largest number of draws."""
         return self.kept
 

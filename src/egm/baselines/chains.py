@@ -47,7 +47,6 @@ class Chains(MethodKind):
     options: type[ChainOptions] = ChainOptions
     asks_for_energies: bool = True
     defaults: Mapping[str, Any] = field(default_factory=dict, init=False)
-    outputs: Callable[..., dict[str, tuple[int, ...]]] = field(default=lambda processes: {}, init=False)
     trains: bool = field(default=False, init=False)
 
     @property

@@ -72,9 +72,10 @@ class LeapsSampler(NetworkSampler):
     ) -> Tensor:
         """Returns the log_ratio of the chain that runs backwards from x_1; an exchange of states has no effect."""
         del exchanged
-        _, log_ratio = self._chain().run(
-            x_1[self._name], steps=self.steps if steps is None else steps, backwards=True, generator=generator
-        )
+        with self.evaluating():
+            _, log_ratio = self._chain().run(
+                x_1[self._name], steps=self.steps if steps is None else steps, backwards=True, generator=generator
+            )
         return log_ratio
 
     @property

@@ -26,7 +26,7 @@ def finish(folder: Path, sampler: AnySampler, *, evaluate: bool) -> None:
         print(f"{target!r} has no reference draws to compare with")
     elif evaluate:
         print("comparing with reference draws", file=sys.stderr)
-        n = N if sampler.most is None else min(N, sampler.most)
+        n = N if sampler.most_draws is None else min(N, sampler.most_draws)
         record = write_results(folder, sampler, compare(sampler, n=n, repeats=REPEATS, floor_pairs=FLOOR_PAIRS))
         show_metrics(record, published(sampler.config))
         print(f"a proper comparison:  egm evaluate {shlex.quote(str(folder))}")

@@ -32,7 +32,7 @@ def import_target(source: str) -> Target:
             raise ValueError(f"there is no module '{name}' in {here} or on Python's path{fix}") from None
         raise
     if (thing := getattr(module, attribute, None)) is None:
-        kind = f"a target in {name} (an egm.Target, or a function without arguments that returns one)"
+        kind = f"in {name} an egm.Target, or a function without arguments that returns one"
         thing = getattr(module, nearest(attribute, _candidates(module), kind=kind))
     if callable(thing) and not isinstance(thing, Target):
         if (lacking := _lacking(thing)) is not None:

@@ -20,7 +20,7 @@ OTHERS = ("all", "figures", "page")
 DESCRIPTION = f"""\
 Train, evaluate and print a table: published numbers, ours over seeds, a baseline and the floor.
 
-  egm reproduce table1 --recipe smoke            a test of every part, in minutes on a CPU
+  egm reproduce table1 --recipe smoke            a test of every part on a CPU; not results
   egm reproduce table1 --seeds 0 1 2 --jobs 4    with the fast recipes, four runs at a time
   egm reproduce table1 --recipe paper --only ising5-b02 ising5-b04 egm-bs  two rows, paper's recipes
   egm reproduce all --only egm-sp --stretch 2.5 --jobs 8     more seconds where runs share the GPU

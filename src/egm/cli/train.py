@@ -155,14 +155,15 @@ def _continue(argv: list[str]) -> int:
     folder = Path(str(peek(rest, "--resume")))
     run = RunDirectory(folder)
     config = run.read_config()
+    kind = METHODS.get(config["method"])  # unknown as long as the target's module has not registered it
+    if kind is not None and (reason := kind.why_not_resumed(run, config)) is not None:
+        raise ValueError(reason)
     text: str = config["target"]
     if (name := own_name(text)) is not None:
         raise ValueError(
             f"{folder} was started in Python, for {name}; continue it there: egm.resume({str(folder)!r}, target=...)"
         )
     target = _imported(text)  # first: the module may register the run's method
-    if (reason := find_method(config["method"]).why_not_resumed(run, config)) is not None:
-        raise ValueError(reason)
     built_in, arguments = (None, {}) if target is not None else split_target(text)
     values, given = make_parser(config, built_in, arguments).read(rest)
     refuse_differences(folder, config, chosen, values, given)

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_type_hints
 from egm.api import fit
 from egm.cli.parsing import Count, Parser, Seconds, Seed, documented
 from egm.config.registry import TARGETS
-from egm.methods.registry import METHODS, OPTION_GROUPS, option_names, own
+from egm.methods.registry import METHODS, OPTION_GROUPS, declared, option_names
 from egm.targets.base import Target
 from egm.util.expressions import arguments
 
@@ -61,7 +61,7 @@ def make_parser(defaults: Mapping[str, Any], target: type[Target] | None, target
 
     for title, group in OPTION_GROUPS.items():
         section, hints, texts = parser.add_argument_group(title), get_type_hints(group), documented(group)
-        for field in (field for field in dataclasses.fields(group) if field.name in own(group)):
+        for field in (field for field in dataclasses.fields(group) if field.name in declared(group)):
             section.add_argument(
                 f"--{field.name}", type=hints[field.name], default=field.default, help=texts[field.name]
             )

@@ -17,7 +17,7 @@ from typing import Any
 from egm.cli.parsing import Parser, Seconds
 from egm.config.targets import own_name
 from egm.draws.draws import MIN_ESS
-from egm.methods.registry import find_method
+from egm.methods.registry import METHODS
 from egm.runs.directory import RunDirectory
 from egm.train.progress import SHOWN, describe, label
 from egm.train.signals import Stopped
@@ -130,7 +130,8 @@ def problems(folder: Path, config: dict[str, Any], status: dict[str, Any], last:
 
 
 def _continue(folder: Path, config: dict[str, Any]) -> str:
-    if (reason := find_method(config["method"]).why_not_resumed(RunDirectory(folder), config)) is not None:
+    kind = METHODS.get(config["method"])  # a user's method may not be registered here
+    if kind is not None and (reason := kind.why_not_resumed(RunDirectory(folder), config)) is not None:
         return reason
     in_python = own_name(config["target"]) is not None
     return (

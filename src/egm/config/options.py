@@ -14,11 +14,12 @@ from egm.util.expressions import nearest
 
 #: removed options, and what applies instead
 REMOVED = {
-    "weight_decay": "each method has its own",
+    "weight_decay": "each method has its own, and a run keeps what it began with",
     "evaluation_size": "an evaluation while training takes 2000 draws",
     "source": "`egm train --target module:function` writes it",
     "notes": "`egm train` writes them",
 }
+COMMAND_OPTIONS = ("weight_decay", "evaluation_size")  # removed options that `egm train` had
 
 
 def without_removed(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -30,14 +31,15 @@ def without_removed(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
 
 
 def removed_from_command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns a command line without removed options, and a warning for each of them."""
-    kept, said, words = [], [], iter(argv)
-    for word in words:
-        name, equals, _ = word.removeprefix("--").partition("=")
-        if word.startswith("--") and name in REMOVED:
-            said.append(f"--{name} is no longer an option: {REMOVED[name]}")
-            if not equals:
-                next(words, None)
+    """Returns a command line without removed options and their values, and a warning for each of them."""
+    kept, said, rest = [], [], list(argv)
+    while rest:
+        word = rest.pop(0)
+        name, equals, _ = word.removeprefix("--").replace("-", "_").partition("=")
+        if word.startswith("--") and name in COMMAND_OPTIONS:
+            said.append(f"--{name} is ignored, it is no longer an option: {REMOVED[name]}")
+            if not equals and rest and not rest[0].startswith("--"):
+                rest.pop(0)
         else:
             kept.append(word)
     return kept, said

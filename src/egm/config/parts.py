@@ -136,6 +136,7 @@ def make_network(
     outputs: Mapping[str, tuple[int, ...]],
     *,
     symmetries: Sequence[str] = (),
+    scalar: bool = False,
     seed: int,
 ) -> Network:
     """Returns a user's module unchanged, or builds a body from its expression, with preconditioning and symmetries."""
@@ -146,7 +147,7 @@ def make_network(
     with seeded(seed):
         body = make_body(path.space, outputs, choice)
         network = Preconditioned(symmetrise(body, symmetries) if symmetries else body, path)
-    return Network(Scalar(network) if outputs == ENERGY else network, describe(body))
+    return Network(Scalar(network) if scalar else network, describe(body))
 
 
 def require_network(

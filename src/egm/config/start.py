@@ -45,6 +45,8 @@ class Start:
     ) -> tuple[nn.Module | str, Mapping[str, str | AnyPath], Mapping[str, AnyProcess]]:
         """Returns network, paths and processes of the new run: given ones, otherwise the start's."""
         config = self.config
+        if "network" not in config:
+            raise TypeError(f"start needs a run with a network, and {config['method']} has none")
         if list(config["paths"]) != list(target.space):
             raise ValueError(
                 f"start has the variables {list(config['paths'])}, not {list(target.space)} of {target!r}; start from a"

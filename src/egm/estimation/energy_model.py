@@ -50,7 +50,7 @@ class EnergyModel(nn.Module):
         if forward_looking and not possible:
             raise ValueError(
                 f"forward_looking needs masked paths and a target with a partial energy; {target!r} on these paths"
-                " lacks one of the two; leave forward_looking out"
+                " does not have both; leave forward_looking out"
             )
         self.forward_looking = possible if forward_looking is None else forward_looking
         self.register_buffer("offset", torch.zeros(()))

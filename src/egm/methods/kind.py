@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -20,14 +20,12 @@ class MethodKind(ABC):
         about: one line on what the method does.
         options: the dataclass of the method's options.
         defaults: values of options whose defaults differ.
-        outputs: shapes of the network's outputs, from the processes; empty if the method has no network.
         trains: whether the method trains a network.
     """
 
     about: str
     options: type
     defaults: Mapping[str, Any]
-    outputs: Callable[[Mapping[str, Process[Any]]], dict[str, tuple[int, ...]]]
     trains: bool
 
     @property
@@ -39,6 +37,10 @@ class MethodKind(ABC):
     def option_names(self) -> list[str]:
         """The names of all options of the method."""
         return [option.name for cls in self.option_classes for option in fields(cls)]
+
+    def outputs(self, processes: Mapping[str, Process[Any]]) -> dict[str, tuple[int, ...]]:
+        """Returns the outputs of the method's network; none where there is no network."""
+        return {}
 
     @abstractmethod
     def fit(self, request: Request) -> AnySampler:

@@ -31,20 +31,28 @@ def add_options(title: str, group: type) -> None:
 def register_method(name: str, kind: MethodKind) -> None:
     """Registers a user's method for `egm.fit(target, name)`; the names of its options must be new."""
     require_own(name)
-    OPTION_GROUPS.pop(name, None)  # of an earlier registration
-    inherited = {option for group in OPTION_GROUPS.values() if issubclass(kind.options, group) for option in own(group)}
-    new = {option.name for option in fields(kind.options)} - inherited
-    for title, group in OPTION_GROUPS.items():
-        if taken := new & set(own(group)):
+    others = {title: group for title, group in OPTION_GROUPS.items() if title != name}
+    inherited = {option for group in others.values() if issubclass(kind.options, group) for option in names(group)}
+    new = set(names(kind.options)) - inherited
+    for title, group in others.items():
+        if taken := new & set(names(group)):
             raise ValueError(f"{', '.join(sorted(taken))} of '{name}' is an option of {title}; choose another name")
+    OPTION_GROUPS.pop(name, None)  # of an earlier registration
     if new:
         OPTION_GROUPS[name] = kind.options
     METHODS[name] = kind
 
 
-def own(group: type) -> list[str]:
-    """Returns the options that a dataclass itself declares, without inherited ones."""
-    return [option.name for option in fields(group) if option.name in vars(group)["__annotations__"]]
+def names(options: type) -> list[str]:
+    """Returns the names of the options in a dataclass."""
+    return [option.name for option in fields(options)]
+
+
+def declared(group: type) -> list[str]:
+    """Returns the options of a group, without those that it inherits from other groups."""
+    bases = [other for other in OPTION_GROUPS.values() if other is not group and issubclass(group, other)]
+    inherited = {name for other in bases for name in names(other)}
+    return [name for name in names(group) if name not in inherited]
 
 
 def find_method(name: str) -> MethodKind:
@@ -59,7 +67,7 @@ def find_method(name: str) -> MethodKind:
 
 def option_names() -> list[str]:
     """Returns the names of all options of the loop and of the methods."""
-    return [option for group in OPTION_GROUPS.values() for option in own(group)]
+    return [option for group in OPTION_GROUPS.values() for option in declared(group)]
 
 
 def split_options(method: str, options: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -77,7 +85,7 @@ def _assigned(method: str, options: Mapping[str, Any]) -> tuple[Any, ...]:
     chosen: list[dict[str, Any]] = [{} for _ in classes]
     for name, value in options.items():
         known = nearest(name, option_names(), kind="an option")
-        place = next((i for i, cls in enumerate(classes) if known in {f.name for f in fields(cls)}), None)
+        place = next((i for i, cls in enumerate(classes) if known in names(cls)), None)
         if place is None:
             having = [other for other, kind in METHODS.items() if known in kind.option_names]
             raise ValueError(f"{known} is an option of {', '.join(having)}, not of {method}")

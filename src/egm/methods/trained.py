@@ -27,7 +27,7 @@ from egm.config.request import Request
 from egm.config.start import Start
 from egm.config.targets import own_name
 from egm.estimation.energy_model import EnergyModel
-from egm.evaluation.scores import quick_scores
+from egm.evaluation.scores import QUICK_DRAWS, quick_scores
 from egm.methods.kind import MethodKind
 from egm.methods.registry import options_from, split_options
 from egm.methods.regression import default_t_min
@@ -46,11 +46,6 @@ from egm.train.trainer import Trainer
 from egm.train.watching import has_events, watched
 
 DEFAULT_SECONDS = 60.0
-
-
-def processes_outputs(processes: Mapping[str, Process[Any]]) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of the network's output for each variable."""
-    return {name: process.output_shape for name, process in processes.items()}
 
 
 def shared_parts(parts: Parts) -> dict[str, Any]:
@@ -103,7 +98,7 @@ class Trained(MethodKind):
     process: str = "Diffusion"
     symbol_path: str = "Masked"
     network: Callable[[Target], str] = default_network
-    outputs: Callable[[Mapping[str, Process[Any]]], dict[str, tuple[int, ...]]] = processes_outputs
+    network_is_energy: bool = False
     wrapped: Callable[[Parts], nn.Module] | None = None
     sampler: Callable[..., NetworkSampler] = path_sampler
     learns_energy: bool = False
@@ -115,6 +110,10 @@ class Trained(MethodKind):
     def option_classes(self) -> tuple[type, ...]:
         """The options classes of the loop and of the method."""
         return TrainingOptions, self.options
+
+    def outputs(self, processes: Mapping[str, Process[Any]]) -> dict[str, tuple[int, ...]]:
+        """Returns the outputs of the network: a prediction for each variable, or an energy."""
+        return ENERGY if self.network_is_energy else {name: p.output_shape for name, p in processes.items()}
 
     # ------------------------------------------------------------------ parts
 
@@ -128,12 +127,13 @@ class Trained(MethodKind):
         path = make_path(space, request.paths, reals=self.path, symbols=self.symbol_path)
         processes = make_processes(path, request.processes, default=self.process)
         choice = request.network or self.network(request.required_target)
-        network = make_network(choice, path, self.outputs(processes), symmetries=symmetries, seed=request.seed)
+        outputs, is_energy = self.outputs(processes), self.network_is_energy
+        network = make_network(choice, path, outputs, symmetries=symmetries, scalar=is_energy, seed=request.seed)
         energy, choice = None, request.energy_network
         if self.learns_energy and old is None:
             choice = choice or default_energy_network(request.required_target)
         if self.learns_energy and choice is not None:
-            energy = make_network(choice, path, ENERGY, symmetries=symmetries, seed=request.seed + 1)
+            energy = make_network(choice, path, ENERGY, symmetries=symmetries, scalar=True, seed=request.seed + 1)
         parts = Parts(
             space, target, path, processes, network, energy, loop, options, request.device, DTYPES[request.dtype],
             config={} if old is None else old,
@@ -196,7 +196,7 @@ class Trained(MethodKind):
             seed=request.seed,
             progress=progress,
             run=request.run,
-            evaluate=quick_scores(target) if scored else None,
+            evaluate=quick_scores(target, parts.config.get("evaluation_size", QUICK_DRAWS)) if scored else None,
             weight_decay=parts.config.get("weight_decay"),  # of earlier versions, before methods fixed it
         )
 
@@ -212,7 +212,7 @@ class Trained(MethodKind):
 
     def fit(self, request: Request) -> NetworkSampler:
         if request.energy_network is not None and not self.learns_energy:
-            fix = "leave it out" if self.wrapped is None else "its network is the energy, pass it as network="
+            fix = "its network is the energy, pass it as network=" if self.network_is_energy else "leave it out"
             raise ValueError(f"energy_network is a part of egm-bs, not of {request.method}: {fix}")
         target = request.required_target
         if self.needs_reals and not target.space.real:

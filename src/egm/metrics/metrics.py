@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,53 +24,55 @@ from egm.targets.base import Target
 Metric: TypeAlias = Callable[..., float]
 
 
-def without_weights(metric: Metric) -> Metric:
-    """Wraps a metric to reject `log_weights`, which earlier versions accepted."""
+def distance(of: Metric) -> Callable[[Callable[[Target, State, State], tuple[Tensor, Tensor]]], Metric]:
+    """Makes a metric of the function that returns what is compared: a distance `of` the two values."""
 
-    @functools.wraps(metric)
-    def plain(target: Target, draws: State, reference: State, **options: Any) -> float:
-        if "log_weights" in options:
-            warnings.warn(
-                "metrics no longer take log_weights: pass states of equal weight, draws.resample(n)",
-                DeprecationWarning,
-                stacklevel=2,
-            )
-            if options.pop("log_weights") is not None:
-                raise ValueError("log_weights would change the answer; pass states of equal weight, draws.resample(n)")
-        return metric(target, draws, reference, **options)
+    def make(values: Callable[[Target, State, State], tuple[Tensor, Tensor]]) -> Metric:
+        @functools.wraps(values)
+        def metric(target: Target, draws: State, reference: State, *, log_weights: Tensor | None = None) -> float:
+            if log_weights is not None:
+                warnings.warn(
+                    "log_weights of metrics are deprecated: pass states of equal weight, draws.resample(n)",
+                    DeprecationWarning,
+                    stacklevel=2,
+                )
+            a, b = values(target, draws, reference)
+            return of(a, b, a_log_weights=log_weights)
 
-    return plain
+        return metric
+
+    return make
 
 
-@without_weights
-def e_w1(target: Target, draws: State, reference: State) -> float:
+@distance(of=w1)
+def e_w1(target: Target, draws: State, reference: State) -> tuple[Tensor, Tensor]:
     """Returns W1 between the energies of two sets of states [n, ...]."""
-    return w1(target.energy(**draws), target.energy(**reference))
+    return target.energy(**draws), target.energy(**reference)
 
 
-@without_weights
-def e_w2(target: Target, draws: State, reference: State) -> float:
+@distance(of=w2)
+def e_w2(target: Target, draws: State, reference: State) -> tuple[Tensor, Tensor]:
     """Returns W2 between the energies of two sets of states [n, ...]."""
-    return w2(target.energy(**draws), target.energy(**reference))
+    return target.energy(**draws), target.energy(**reference)
 
 
-@without_weights
-def m_w1(target: Target, draws: State, reference: State) -> float:
+@distance(of=w1)
+def m_w1(target: Target, draws: State, reference: State) -> tuple[Tensor, Tensor]:
     """Returns W1 between the magnetisations of two sets of states [n, ...]."""
     observed, expected = target.observables(**draws), target.observables(**reference)
     if "magnetization" not in observed:
         raise ValueError(f"{target!r} has no magnetisation, which m_w1 compares; its observables are {list(observed)}")
-    return w1(observed["magnetization"], expected["magnetization"])
+    return observed["magnetization"], expected["magnetization"]
 
 
-@without_weights
-def x_w2(target: Target, draws: State, reference: State) -> float:
+@distance(of=w2)
+def x_w2(target: Target, draws: State, reference: State) -> tuple[Tensor, Tensor]:
     """Returns W2 between the concatenated real variables of two sets of states [n, ...]."""
     names = list(target.space.real)
     if not names:
         raise ValueError(f"{target!r} has no Real variable, which x_w2 compares; use e_w1")
     a, b = (torch.cat([state[name].flatten(1) for name in names], 1) for state in (draws, reference))
-    return w2(a, b)
+    return a, b
 
 
 METRICS: dict[str, Metric] = {"e_w1": e_w1, "e_w2": e_w2, "m_w1": m_w1, "x_w2": x_w2}

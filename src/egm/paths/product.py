@@ -50,10 +50,7 @@ class ProductPath:
             name: paths.get(name) or (CondOT(variable) if isinstance(variable, Real) else Masked(variable))
             for name, variable in space.variables.items()
         }
-        for name in space.real:
-            if not isinstance(self.paths[name], GaussianPath):
-                raise TypeError(f"the path of '{name}' must be Gaussian (CondOT, VE, VP), got {self.paths[name]!r}")
-        self.gaussian = {name: cast(GaussianPath, self.paths[name]) for name in space.real}
+        self.gaussian = {name: path for name, path in self.paths.items() if isinstance(path, GaussianPath)}
         self.revealing = {name: cast(DiscretePath, path) for name, path in self.paths.items() if path.reveals}
 
     def __getitem__(self, name: str) -> AnyPath:

@@ -123,7 +123,7 @@ def read_contents(
             f"The target ({config['target']}) is not a built-in one: weights, energies and comparisons are left out."
             " Add --target module:function to include them."
         )
-    n = n if sampler.most is None else min(n, sampler.most)
+    n = n if sampler.most_draws is None else min(n, sampler.most_draws)
     say(f"drawing {n} times from {folder}")
     draws = sampler.sample(n, seed=seed)
     exact = None

@@ -64,7 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if target is None or target.reference_kind is None:
         raise ValueError(f"{sampler.config['target']} has no reference draws to compare with")
     names = list(dict.fromkeys([*metrics_of(target), *values.metrics]))
-    n = values.n if sampler.most is None else min(values.n, sampler.most)  # chains may have visited fewer states
+    n = (
+        values.n if sampler.most_draws is None else min(values.n, sampler.most_draws)
+    )  # chains may have visited fewer states
     options = {"n": n, "repeats": values.repeats, "resample_from": values.resample_from, "metrics": names}
     found = evaluate(sampler, seed=SEED, **options)
     save_draws(values.run, sampler, target, n)

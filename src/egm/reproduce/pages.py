@@ -48,8 +48,8 @@ a test checks that it is up to date. [reproducing.md](reproducing.md) explains h
   has no number for it: its ✗ is relative to EGM-BS in the paper.
 - **Methods** have the names of `egm train --method`. They run with the recipes of this library, which take minutes of
   a GPU; "(paper's settings)" marks runs with the recipes of the paper. Markov chains are 4 chains of 6000 steps, as in
-  the paper. Chains "at equal calls" make as many energy calls as `egm-sp` made with the same seed. Gradient
-  calls are not counted there: `tempering` makes gradient calls, and `egm-sp` does not.
+  the paper. Chains "at equal calls" make as many energy calls as `egm-sp` made with the same seed. Gradient calls
+  are not counted there: `tempering` makes gradient calls, and `egm-sp` does not.
 - **Resampled** draws are chosen by their weights from five times as many draws.
 - A **baseline** is a Markov chain, or a neural sampler other than EGM. A footnote names every method of EGM that is not
   at the floor while a baseline is better. Differences below the floor do not count.
