@@ -449,3 +449,11 @@ def test_an_energy_alone_is_no_target():
         TypeError, match=r"fit needs an egm\.Target, for example egm\.Target\(space, energy\); got function"
     ):
         egm.fit(lambda x: x.square().sum(-1), steps=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", ["egm", "egm-sp", "egm-bs"])
+def test_a_variable_may_be_called_energy(method):
+    """The outputs of its denoiser look like those of an energy network."""
+    target = egm.Target(egm.Space(energy=egm.Real(())), lambda energy: 0.5 * energy.square())
+    draws = egm.fit(target, method, steps=2, **small(method)).sample(8)
+    assert draws["energy"].shape == (8,)

@@ -111,6 +111,8 @@ def test_those_who_cannot_be_resumed_are_not_told_to():
     assert "a run of chains (gibbs), which are not continued" in frame(run, 200)
     run.write_config(config | {"target": "user: Target(energy)"})
     assert "egm.resume('a', target=...)" in frame(run, 200)
+    run.write_config(config | {"method": "one of mine"})  # not registered here
+    assert "egm train --resume a" in frame(run, 200)
 
 
 # ---------------------------------------------------------------------- the command

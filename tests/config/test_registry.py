@@ -4,14 +4,16 @@ import re
 from dataclasses import dataclass
 
 import pytest
+import torch
 
 import egm
 from egm.config.parts import make_path
 from egm.config.registry import register
+from egm.config.targets import target_expression
 from egm.methods import Trained, register_method
 from egm.methods.egm import EGM
 from egm.methods.egm_options import EGMOptions
-from egm.methods.registry import METHODS, OPTION_GROUPS
+from egm.methods.registry import METHODS, OPTION_GROUPS, option_names
 from egm.spaces import Categorical, Real, Space
 from support.registries import kept
 
@@ -123,3 +125,61 @@ def test_runs_of_unknown_methods_say_what_to_import(tmp_path):
         assert egm.load(tmp_path / "run").config["method"] == "mine"
     with pytest.raises(ValueError, match=re.escape("the method 'mine' is not known here")):
         egm.load(tmp_path / "run")
+
+
+def test_options_may_inherit_from_a_class_that_no_group_is_made_of():
+    @dataclass(frozen=True)
+    class Base:
+        strength_of_mine: float = 1.0
+
+    @dataclass(frozen=True)
+    class Own(EGMOptions, Base):
+        pass
+
+    @dataclass(frozen=True)
+    class Wider(Own):
+        reach_of_mine: int = 2
+
+    register_method("mine", Trained("mine", EGM, Own))
+    sampler = egm.fit(gaussian(), "mine", strength_of_mine=3.0, proposals=2, **TINY)
+    assert sampler.config["strength_of_mine"] == 3.0
+    register_method("mine", Trained("mine", EGM, Wider))
+    assert {"strength_of_mine", "reach_of_mine"} <= set(option_names())
+    assert len(option_names()) == len(set(option_names()))
+
+
+def test_a_registration_that_is_refused_changes_nothing():
+    @dataclass(frozen=True)
+    class Clashing:
+        proposals: int = 3
+
+    register_method("mine", Trained("first", EGM, Options))
+    with pytest.raises(ValueError, match="choose another name"):
+        register_method("mine", Trained("second", EGM, Clashing))
+    assert METHODS["mine"].about == "first"
+    assert "patience_of_mine" in option_names()
+
+
+class Points(egm.Target):
+    """A registered target whose options are kept in another form than its expression has."""
+
+    def __init__(self, *, width: float = 1.0, centers: object = (0.0, 1.0)) -> None:
+        self.width, self.centers = width, torch.as_tensor(centers)
+        super().__init__(Space(x=Real(1)), lambda x: 0.5 * (x / self.width).square().sum(-1))
+
+    def __repr__(self) -> str:
+        return f"Points(width={self.width}, centers={self.centers.tolist()})"
+
+
+class Forgetful(Points):
+    """A registered target whose expression makes another target."""
+
+    def __repr__(self) -> str:
+        return "Forgetful(width=3.0)" if self.width != 3.0 else "Forgetful(width=3.1)"
+
+
+def test_expressions_of_registered_targets():
+    register(Points)
+    register(Forgetful)
+    assert target_expression(Points(width=2.0, centers=[1.0, 2.0])) == "Points(width=2.0, centers=[1.0, 2.0])"
+    assert target_expression(Forgetful(width=2.0)) is None
