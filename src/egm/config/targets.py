@@ -53,18 +53,13 @@ def target_expression(target: Target) -> str | None:
     if type(target) not in TARGETS.values():
         return None
     try:
-        if is_built_in(target):
+        if target.built_in:
             arguments(text, TARGETS, kind="a target")
             return text
         again = make_target(text)
     except (ValueError, TypeError):
         return None
     return text if repr(again) == text and again.space == target.space else None
-
-
-def is_built_in(target: Target) -> bool:
-    """Whether a target is one of the library's, whose expressions make them again."""
-    return type(target) is not Target and type(target).__module__.startswith("egm.targets.")
 
 
 def target_entries(target: Target, source: str | None) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class Trained(MethodKind):
         path, process: path and process of real variables, unless others are given.
         symbol_path: path of symbols, unless others are given.
         network: returns the default network of a target as an expression.
-        outputs: shapes of the network's outputs, from the processes.
+        network_is_energy: whether the network is E^φ itself, with one scalar output.
         wrapped: builds the sampler's network from the run's parts, if that is not the network itself.
         sampler: builds the sampler from the parts and the smallest time `t_min`.
         learns_energy: whether E^φ is trained in addition to the sampler's network.

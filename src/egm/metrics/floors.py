@@ -75,7 +75,7 @@ def floor(metric: str | Metric, target: Target, n: int = 2000, *, pairs: int = L
 
 def known_floor(metric: str, target: Target, n: int) -> Floor | None:
     """Returns the floor that ships with the package for a built-in target, or None (`benchmarks/floors.py`)."""
-    built_in = type(target) is not Target and type(target).__module__.startswith("egm.targets.")
+    built_in = target.built_in
     stored = _shipped().get(floor_key(metric, target, n)) if built_in else None
     return None if stored is None else Floor(**stored)
 

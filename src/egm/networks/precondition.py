@@ -34,10 +34,10 @@ class Preconditioned(nn.Module):
 
     def __init__(self, body: nn.Module, path: ProductPath) -> None:
         super().__init__()
-        if other := [name for name in path.space.real if name not in path.gaussian]:
-            raise TypeError(f"the path of '{other[0]}' must be Gaussian (CondOT, VE, VP), got {path[other[0]]!r}")
         if not isinstance(path, ProductPath):
             raise TypeError(f"path must be a ProductPath, got {type(path).__name__}; wrap it as ProductPath(space)")
+        if other := [name for name in path.space.real if name not in path.gaussian]:
+            raise TypeError(f"the path of '{other[0]}' must be Gaussian (CondOT, VE, VP), got {path[other[0]]!r}")
         if getattr(body, "space", path.space) != path.space:
             raise ValueError(
                 f"the network was built for {getattr(body, 'space', None)!r}, but the path is one of {path.space!r}"

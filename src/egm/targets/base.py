@@ -79,6 +79,11 @@ class Target:
     def __repr__(self) -> str:
         return self._name
 
+    @property
+    def built_in(self) -> bool:
+        """Whether this is a target of the library, which its printed expression makes again."""
+        return type(self) is not Target and type(self).__module__.startswith("egm.targets.")
+
     # ------------------------------------------------------------------ energies
 
     def energy(self, **state: Tensor) -> Tensor:
