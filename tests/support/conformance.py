@@ -182,7 +182,8 @@ class Cell:
 
     def train(self, seed: int, target: egm.Target | None = None, **overrides: Any) -> egm.Sampler:
         """Train, on the problem's target unless another is given."""
-        common = {name: value for name, value in COMMON.items() if name in METHODS[self.method].option_names}
+        known = METHODS[self.method].option_names
+        common = {name: value for name, value in COMMON.items() if name in ("steps", *known)}
         return fit(
             target or PROBLEMS[self.problem].target, self.method,
             paths={name: path for name, (_, path) in self.dynamics.items()},
