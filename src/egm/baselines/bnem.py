@@ -79,17 +79,15 @@ class BNEM(RegressionMethod):
                     " have; use method='egm-bs'"
                 )
         super().__init__(energy, path, processes, network, error)
-        self.learned = learned = LearnedEnergy(network.energy, options)
-        self.regression = Regression(self, options=options, learned=learned)
-        self._learned = learned
+        self.regression = Regression(self, options=options, learned=LearnedEnergy(network.energy, options))
 
     def modules(self) -> dict[str, nn.Module]:
-        return {"network": self.network, "energy_average": self._learned.average}
+        return {"network": self.network, "energy_average": self.regression.required_energy().average}
 
     def losses(self, x_1: State, *, first: bool, generator: torch.Generator) -> dict[str, Tensor]:
         """See `Method.losses`."""
         x_t, t, got, _, target = self.regression(x_1, first=first, generator=generator)
-        matching = self._learned.loss(x_t, t, target)
+        matching = self.regression.required_energy().loss(x_t, t, target)
         self.measure_error(x_1, self.network(x_t, t), t)
         return {"loss": matching, "energy_loss": matching.detach(), "ess": got.ess.mean()}
 

@@ -55,21 +55,19 @@ class EGM(RegressionMethod):
         error: DenoiserError | None = None,
     ) -> None:
         super().__init__(energy, path, processes, network, error)
-        self.options, self.learned, sites = options, None, 0
+        self.options, learned, sites = options, None, 0
         if energy_model is not None:
             if not isinstance(options, EGMBSOptions):
                 raise TypeError(f"an energy model needs EGMBSOptions, got {type(options).__name__}")
-            self.learned = LearnedEnergy(energy_model, options)
+            learned = LearnedEnergy(energy_model, options)
             sites = options.sites if options.bootstrap == "single-site" else 0
-        check_processes(path, processes, estimator=options.estimator, bootstrapped=self.learned is not None)
+        check_processes(path, processes, estimator=options.estimator, bootstrapped=learned is not None)
         if sites and not path.revealing:
             raise ValueError(
                 "bootstrap='single-site' reveals masked sites and no variable follows a Masked path;"
                 " use bootstrap='proposals'"
             )
-        self.regression = Regression(
-            self, options=options, learned=self.learned, estimator=options.estimator, sites=sites
-        )
+        self.regression = Regression(self, options=options, learned=learned, estimator=options.estimator, sites=sites)
 
     def losses(self, x_1: State, *, first: bool, generator: torch.Generator) -> dict[str, Tensor]:
         """See `Method.losses`."""

@@ -116,7 +116,7 @@ class Regression:
         if end is not None and (self.learned is None or not far):
             return end, end.energy
         booted = self._estimate(
-            self._required_energy(), x_t, t, slice(far), generator=generator, step=self._epsilon, short=True
+            self.required_energy(), x_t, t, slice(far), generator=generator, step=self._epsilon, short=True
         )
         got = booted if end is None or far == len(t) else _joined(booted, _tail(end, far - start))
         return got, end.energy if end is not None and start == 0 else got.energy
@@ -182,7 +182,7 @@ class Regression:
         Neighbours are compared at equal t: only complete states, with E_t = E − log p_{t|1}(x_t | x_t), tie early times
         to the target.
         """
-        learned = self._required_energy()(x_t, t)
+        learned = self.required_energy()(x_t, t)
         masked = {name: part.active(x_t[name]) for name, part in self.path.revealing.items()}
         looking = self.learned is not None and self.learned.model.forward_looking
         if not self.path.reveals or looking or self._direct:
@@ -200,7 +200,8 @@ class Regression:
         """Whether E^φ is regressed on estimates from the target's energy."""
         return self.learned is None or self.learned.options.energy_target == "direct"
 
-    def _required_energy(self) -> LearnedEnergy:
+    def required_energy(self) -> LearnedEnergy:
+        """Returns E^φ; raises where end points are always at r = 1."""
         if self.learned is None:
             raise ValueError("without an energy model every end point is at r = 1")
         return self.learned
@@ -221,15 +222,18 @@ class Regression:
 
 
 class RegressionMethod(Method):
-    """Base class of methods whose losses are regressions: the state that a step changes in addition to parameters.
+    """A method whose losses are regressions, with the state that steps change in addition to parameters.
 
     Attributes:
         regression: the regression targets.
-        learned: E^φ, or None.
     """
 
     regression: Regression
-    learned: LearnedEnergy | None
+
+    @property
+    def learned(self) -> LearnedEnergy | None:
+        """E^φ, or None where the method learns no energy."""
+        return self.regression.learned
 
     def after_step(self, progress: float) -> None:
         """Opens the next times when they are due, and updates the running average of E^φ."""
